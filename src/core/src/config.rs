@@ -1,0 +1,133 @@
+//! `kurrent.yaml` in its checked form. The text form is read in `kurrentd::config_file`; only that makes a [`Config`].
+
+use crate::id::{MacAddr, Nqn};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+/// Everything the operator decided, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// `metadata.name`: the appliance's own hostname, one DNS label.
+    pub name: String,
+    /// The boot network, where workers are.
+    pub boot_network: BootNetwork,
+    /// The way to the rest of the world, if there is one.
+    pub uplink: Option<Uplink>,
+    /// DHCP.
+    pub dhcp: Dhcp,
+    /// Whether TFTP is served.
+    pub tftp_enabled: bool,
+    /// TCP port of the boot plane on the boot network address; 80.
+    pub boot_port: u16,
+    /// TCP port of the API on all addresses; 8080.
+    pub api_port: u16,
+    /// `spec.security.enforcement`: only a verified answer opens the data plane. Default on.
+    pub enforcement: bool,
+    /// Kernel for Workers that do not choose.
+    pub kernel: Kernel,
+    /// Storage.
+    pub agent: Agent,
+    /// Ledgers, leases, secrets, audit. Default `/var/lib/kurrent/state`.
+    pub state_dir: PathBuf,
+    /// Loaders, `kurrent-attest.efi`, `worker/vmlinuz`, `worker/stage1.img`. Default `/usr/share/kurrent`.
+    pub files_dir: PathBuf,
+}
+
+/// How a NIC is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InterfaceChoice {
+    /// By kernel name (`eth0`).
+    Name(String),
+    /// By MAC address.
+    Mac(MacAddr),
+    /// The first one, in order of name, that has a link and is not chosen otherwise.
+    Link,
+}
+
+/// The network that workers boot from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootNetwork {
+    /// Which NIC.
+    pub interface: InterfaceChoice,
+    /// The appliance's own address on it.
+    pub address: Ipv4Addr,
+    /// Prefix length, 8 to 30.
+    pub prefix: u8,
+}
+
+/// The uplink NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// Which NIC.
+    pub interface: InterfaceChoice,
+    /// How it gets its address.
+    pub mode: UplinkMode,
+}
+
+/// How the uplink gets its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UplinkMode {
+    /// From a DHCP server there.
+    Dhcp,
+    /// As written.
+    Static {
+        /// Own address.
+        address: Ipv4Addr,
+        /// Prefix length.
+        prefix: u8,
+        /// Default router.
+        gateway: Option<Ipv4Addr>,
+        /// Resolvers.
+        dns: Vec<Ipv4Addr>,
+    },
+}
+
+/// What the DHCP listener does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DhcpMode {
+    /// Gives addresses and boot information.
+    Server,
+    /// Nothing is bound.
+    Off,
+}
+
+/// DHCP on the boot network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dhcp {
+    /// See [`DhcpMode`].
+    pub mode: DhcpMode,
+    /// First dynamic address, inside the boot network.
+    pub range_start: Ipv4Addr,
+    /// Last dynamic address.
+    pub range_end: Ipv4Addr,
+    /// Lease time in seconds; 60 to 30 days, default 3600.
+    pub lease_secs: u32,
+    /// Option 3; absent: none sent.
+    pub router: Option<Ipv4Addr>,
+    /// Option 6.
+    pub dns: Vec<Ipv4Addr>,
+    /// Option 15.
+    pub domain: Option<String>,
+    /// Whether devices that are not in the ledger get an address at all. Default true.
+    pub unknown_devices: bool,
+}
+
+/// Which kernel a worker ends up running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// The appliance's, with `switch_root`.
+    Appliance,
+    /// The disk's own, by kexec.
+    Disk,
+}
+
+/// The local storage node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    /// Masters and disks. Default `/var/lib/kurrent/disks`.
+    pub disk_dir: PathBuf,
+    /// Base of all NQNs.
+    pub nqn_base: Nqn,
+    /// TCP port of the NVMe target on the boot network address; 4420.
+    pub target_port: u16,
+}

@@ -1,0 +1,225 @@
+//! The records of `devices.yml` and `workers.yml` in their on-disk form. Unknown fields are refused.
+
+use crate::id::{FileName, MacAddr, Nqn, OsName, OsTag, OsVersion, WorkerId};
+use crate::time::Wall;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The version this program writes. A file with a higher one is refused as "newer than me".
+pub const LEDGER_VERSION: u32 = 1;
+
+/// `state/devices.yml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DevicesFile {
+    /// Format version, [`LEDGER_VERSION`].
+    pub version: u32,
+    /// Grows by one with every durable change of any ledger.
+    pub generation: u64,
+    /// All device records, ordered by MAC; a MAC occurs once.
+    pub devices: Vec<Device>,
+}
+
+/// `state/workers.yml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkersFile {
+    /// Format version, [`LEDGER_VERSION`].
+    pub version: u32,
+    /// Grows by one with every durable change of any ledger.
+    pub generation: u64,
+    /// All worker records, ordered by `worker_id`; an id occurs once.
+    pub workers: Vec<Worker>,
+}
+
+/// `state/settings.yml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SettingsFile {
+    /// Format version, [`LEDGER_VERSION`].
+    pub version: u32,
+    /// Grows by one with every durable change of any ledger.
+    pub generation: u64,
+    /// Automatic admission is open until this time; absent or past: closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registration_open_until: Option<Wall>,
+}
+
+/// Where a device stands (K11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceState {
+    /// Seen; grants no boot (K10).
+    Pooled,
+    /// Boots as its Worker.
+    Bound,
+    /// Answered by silence on every path (K12).
+    Revoked,
+}
+
+/// How a device came into the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// Its own report from the network boot program.
+    Ipxe,
+    /// A person registered or imported it.
+    Manual,
+}
+
+/// What the firmware says about the machine: identification and audit, never authority. MAC and UUID stand beside it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Fingerprint {
+    /// SMBIOS type 1 manufacturer.
+    pub manufacturer: String,
+    /// SMBIOS type 1 product name.
+    pub product: String,
+    /// SMBIOS type 1 serial number.
+    pub serial: String,
+    /// CPUID brand string.
+    pub cpu_model: String,
+    /// Total memory, MiB as text.
+    pub memory_total: String,
+    /// SMBIOS type 17 memory type ("DDR4").
+    pub memory_type: String,
+    /// SMBIOS type 17 speed, MT/s as text.
+    pub memory_speed: String,
+    /// iPXE's name of the NIC's driver or chip.
+    pub nic_chip: String,
+    /// iPXE's bus id of the NIC.
+    pub nic_busid: String,
+}
+
+/// One physical machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// Its identifier.
+    pub mac: MacAddr,
+    /// SMBIOS UUID as reported; empty when unknown. Vendors ship duplicates: never an identifier.
+    #[serde(default)]
+    pub uuid: String,
+    /// See [`DeviceState`].
+    pub state: DeviceState,
+    /// The single fact of binding; set exactly when `state` is `bound`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_worker_id: Option<WorkerId>,
+    /// `ed25519:<64 hex>` or `p256:<130 hex>`; absent for machines without a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_key: Option<String>,
+    /// SHA-256 of the raw key octets, hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_key_hash: Option<String>,
+    /// How it came here.
+    pub source: Source,
+    /// When it was first recorded.
+    pub first_seen: Wall,
+    /// Its last accepted report; written with the next change, not by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_seen: Option<Wall>,
+    /// +1 on bind, unbind, rebind and revoke: part of the host NQN, so old credentials die with it.
+    pub epoch: u64,
+    /// A machine without a key (BIOS) that may boot although enforcement is on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keyless_allowed: bool,
+    /// Loader to offer instead of the architecture's default, a name from the loader table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loader: Option<String>,
+    /// What people sort by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// What people wrote down.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// The reported hardware.
+    #[serde(default)]
+    pub fingerprint: Fingerprint,
+}
+
+/// One compute identity. The bound device is a projection and never stored here (K14).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Worker {
+    /// Identity and hostname.
+    pub worker_id: WorkerId,
+    /// When it was created.
+    pub created_at: Wall,
+    /// `os_tag` of the disk that boots; absent when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_disk: Option<OsTag>,
+    /// Boot menu overrides.
+    #[serde(default, skip_serializing_if = "BootSettings::is_default")]
+    pub boot: BootSettings,
+    /// Why the last thing asked for this Worker failed; empty when nothing did.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error: String,
+    /// Its system disks.
+    #[serde(default)]
+    pub disks: Vec<Disk>,
+}
+
+/// Optional boot overrides of a Worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BootSettings {
+    /// Menu entry chosen when the time is up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub menu_default: Option<String>,
+    /// Menu time in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub menu_timeout_ms: Option<u32>,
+    /// `nvme` or `iscsi`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// `appliance` or `disk`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+}
+
+impl BootSettings {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Where a disk's content came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "lowercase")]
+pub enum DiskSource {
+    /// Cloned from this master image file.
+    Master(FileName),
+    /// Created without content.
+    Empty,
+    /// A retained file mounted again.
+    Adopted,
+}
+
+/// One system disk of a Worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// Identifies the disk for ever.
+    pub os_tag: OsTag,
+    /// Display and grouping.
+    pub os: OsName,
+    /// Display and grouping; with `os` at most once per Worker (K17).
+    pub os_version: OsVersion,
+    /// Authoritative identifier on the data plane.
+    pub nqn: Nqn,
+    /// File in the disk folder.
+    pub filename: FileName,
+    /// Storage node that holds it.
+    pub agent: String,
+    /// Size in bytes, a multiple of 4096.
+    pub size_bytes: u64,
+    /// Namespace UUID: never changes, or a running worker's disk is dead after a restart of the appliance.
+    pub uuid: uuid::Uuid,
+    /// Where its content came from.
+    pub source: DiskSource,
+    /// What people wrote down.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub remark: String,
+    /// When it was created.
+    pub created_at: Wall,
+}

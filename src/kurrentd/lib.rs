@@ -1,0 +1,18 @@
+//! The daemon: listeners, the ledger writer, the API, the boot plane, storage and the target reconciler.
+
+pub mod api;
+pub mod artifacts;
+pub mod audit;
+pub mod boot_plane;
+pub mod challenges;
+pub mod config_file;
+pub mod credentials;
+pub mod leases;
+pub mod ledger;
+pub mod listen;
+pub mod reconcile;
+pub mod shared;
+pub mod status;
+pub mod storage;
+pub mod timelines;
+pub mod uplink;

@@ -1,0 +1,45 @@
+//! Boot timelines of recent devices, in bounded memory.
+
+use kurrent_core::id::MacAddr;
+use kurrent_core::time::{Mono, Now};
+use kurrent_core::timeline::{Boot, Step};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Strangers can create entries: beyond this many the one untouched longest goes.
+const MAX_DEVICES: usize = 4096;
+
+/// Timelines by MAC.
+#[derive(Default)]
+pub struct Timelines(Mutex<HashMap<MacAddr, (Boot, Mono)>>);
+
+impl Timelines {
+    fn with<R>(&self, mac: MacAddr, now: Now, act: impl FnOnce(&mut Boot) -> R) -> R {
+        let mut map = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if map.len() >= MAX_DEVICES && !map.contains_key(&mac) {
+            if let Some(oldest) = map.iter().min_by_key(|(_, (_, touched))| *touched).map(|(m, _)| *m) {
+                map.remove(&oldest);
+            }
+        }
+        let entry = map.entry(mac).or_default();
+        entry.1 = now.mono;
+        act(&mut entry.0)
+    }
+
+    /// Records a step of a device's boot.
+    pub fn mark(&self, mac: MacAddr, step: Step, now: Now) {
+        self.with(mac, now, |boot| boot.mark(step, now));
+    }
+
+    /// Records why the boot stopped; an empty text clears it.
+    pub fn fault(&self, mac: MacAddr, fault: &str, now: Now) {
+        self.with(mac, now, |boot| boot.fault = (!fault.is_empty()).then(|| fault.chars().take(200).collect()));
+    }
+
+    /// The latest boot of a device, if anything was seen of it.
+    #[must_use]
+    pub fn of(&self, mac: MacAddr) -> Option<Boot> {
+        let map = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        map.get(&mac).map(|(boot, _)| boot.clone())
+    }
+}

@@ -1,0 +1,14 @@
+//! Adapters to Linux, without policy. Each takes its root, path or device as an argument, so that tests can point it
+//! at a folder of their own.
+
+pub mod block;
+pub mod clock;
+pub mod configfs;
+pub mod entropy;
+pub mod fabrics;
+pub mod kmod;
+pub mod link;
+pub mod mount;
+pub mod packet;
+pub mod power;
+pub mod store;
