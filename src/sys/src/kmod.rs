@@ -1,1 +1,190 @@
-//! kmod
+//! Kernel modules: loads what [`kurrent_core::modules`] names, and lists what the hardware asks for.
+//!
+//! Modules are handed to the kernel as they are (`.ko.xz`, signed): the kernel unpacks them itself.
+
+use kurrent_core::modules::{ModuleIndex, Resolved, Sources, kernel_request};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// `MODULE_INIT_COMPRESSED_FILE` of `linux/module.h`.
+const COMPRESSED_FILE: i32 = 4;
+
+/// Folders deeper than this under `/sys/devices` hold no device of ours; also ends any loop.
+const SYSFS_DEPTH: usize = 24;
+
+/// A fault while loading a module.
+#[derive(Debug, thiserror::Error)]
+pub enum KmodError {
+    /// depmod's files or a module file could not be read.
+    #[error("reading {path}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refused the module.
+    #[error("loading kernel module {path}")]
+    Load {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: Errno,
+    },
+    /// No module has this name or alias.
+    #[error("no kernel module for {name:?} in this image")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+}
+
+/// One kernel's module tree.
+#[derive(Debug)]
+pub struct ModuleTree {
+    root: PathBuf,
+    index: ModuleIndex,
+}
+
+impl ModuleTree {
+    /// Opens `/lib/modules/<release>` (or a tree like it) and reads depmod's files there.
+    pub fn open(root: &Path) -> Result<Self, KmodError> {
+        let read = |name: &str| {
+            let path = root.join(name);
+            match fs::read_to_string(&path) {
+                Ok(text) => Ok(text),
+                Err(fault) if fault.kind() == io::ErrorKind::NotFound && name != "modules.dep" => Ok(String::new()),
+                Err(source) => Err(KmodError::Read { path, source }),
+            }
+        };
+        let (dep, alias) = (read("modules.dep")?, read("modules.alias")?);
+        let (softdep, builtin) = (read("modules.softdep")?, read("modules.builtin")?);
+        let index = ModuleIndex::parse(Sources { dep: &dep, alias: &alias, softdep: &softdep, builtin: &builtin });
+        Ok(Self { root: root.to_owned(), index })
+    }
+
+    /// The tree of the running kernel.
+    pub fn running() -> Result<Self, KmodError> {
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        Self::open(&Path::new("/lib/modules").join(release))
+    }
+
+    /// Loads what a module name or alias stands for, with everything it needs. What is there already is fine.
+    pub fn load(&self, name: &str) -> Result<(), KmodError> {
+        self.load_with(name, "")
+    }
+
+    /// The same with module parameters (`queue_depth=64`) for the last file: the module itself.
+    pub fn load_with(&self, name: &str, parameters: &str) -> Result<(), KmodError> {
+        let files = match self.index.resolve(name) {
+            Resolved::Builtin => return Ok(()),
+            Resolved::Unknown => return Err(KmodError::Unknown { name: name.to_owned() }),
+            Resolved::Files(files) => files,
+        };
+        // An alias may name several drivers of which one refuses (no such hardware): the others still get their turn.
+        let mut first_fault = None;
+        for (position, file) in files.iter().enumerate() {
+            let own = if position + 1 == files.len() { parameters } else { "" };
+            if let Err(fault) = load_file(&self.root.join(file), own) {
+                first_fault.get_or_insert(fault);
+            }
+        }
+        first_fault.map_or(Ok(()), Err)
+    }
+
+    /// Loads drivers for every device that is there now; gives back the faults that are not simply "no driver here".
+    pub fn coldplug(&self, sysfs: &Path) -> Vec<KmodError> {
+        let mut faults = Vec::new();
+        for alias in modaliases(sysfs) {
+            match self.load(&alias) {
+                // The image carries drivers for what it needs, not for every device; ENODEV is a driver's own "not mine".
+                Ok(()) | Err(KmodError::Unknown { .. } | KmodError::Load { source: Errno::NODEV, .. }) => {}
+                Err(fault) => faults.push(fault),
+            }
+        }
+        faults
+    }
+}
+
+/// Hands one module file to the kernel. A module that is there already is success.
+fn load_file(path: &Path, parameters: &str) -> Result<(), KmodError> {
+    let file = File::open(path).map_err(|source| KmodError::Read { path: path.to_owned(), source })?;
+    let compressed = path.extension().is_some_and(|extension| extension != "ko");
+    let flags = if compressed { COMPRESSED_FILE } else { 0 };
+    // Parameters come from our own code and hold no NUL octet.
+    let parameters = CString::new(parameters).unwrap_or_default();
+    match rustix::system::finit_module(&file, &parameters, flags) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(source) => Err(KmodError::Load { path: path.to_owned(), source }),
+    }
+}
+
+/// The `modalias` of every device below `<sysfs>/devices`, each once, sorted.
+#[must_use]
+pub fn modaliases(sysfs: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![(sysfs.join("devices"), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        // Devices come and go while we look: a folder that went away is no fault.
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() && depth < SYSFS_DEPTH {
+                folders.push((entry.path(), depth + 1));
+            } else if kind.is_file() && entry.file_name() == "modalias" {
+                let alias = fs::read_to_string(entry.path()).unwrap_or_default();
+                if !alias.trim().is_empty() {
+                    found.insert(alias.trim().to_owned());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Answers the kernel's `request_module` when a program is run as `/sbin/modprobe`; the exit status of that program.
+///
+/// `arguments` without the program's own name.
+#[must_use]
+pub fn answer_kernel(arguments: &[&str]) -> u8 {
+    let Some(name) = kernel_request(arguments) else { return 2 };
+    match ModuleTree::running().and_then(|tree| tree.load(name)) {
+        Ok(()) => 0,
+        Err(_) => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_without_modules_dep_is_a_fault_that_names_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let fault = ModuleTree::open(folder.path()).unwrap_err().to_string();
+        assert!(fault.contains("modules.dep"), "{fault}");
+    }
+
+    #[test]
+    fn every_modalias_is_found_once() {
+        let folder = tempfile::tempdir().unwrap();
+        for (place, text) in [("a/b", "pci:1\n"), ("a/c/d", "pci:1\n"), ("a/e", "\n"), ("f", "virtio:2\n")] {
+            let place = folder.path().join("devices").join(place);
+            fs::create_dir_all(&place).unwrap();
+            fs::write(place.join("modalias"), text).unwrap();
+        }
+        assert_eq!(modaliases(folder.path()).into_iter().collect::<Vec<_>>(), ["pci:1", "virtio:2"]);
+    }
+
+    #[test]
+    fn a_module_that_is_not_there_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("modules.dep"), "kernel/a.ko.xz:\n").unwrap();
+        let tree = ModuleTree::open(folder.path()).unwrap();
+        assert!(matches!(tree.load("nothing"), Err(KmodError::Unknown { .. })));
+        assert!(tree.load("a").unwrap_err().to_string().contains("kernel/a.ko.xz"));
+    }
+}
