@@ -131,8 +131,7 @@ fn is_dns_label(text: &str) -> bool {
 }
 
 fn is_os_word(text: &str) -> bool {
-    (1..=32).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b))
+    (1..=32).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b))
 }
 
 text_name!(
@@ -220,14 +219,36 @@ mod tests {
 
     #[test]
     fn mac_refuses_what_is_not_one_machine() {
-        for text in ["", "52:54:00:ab:cd", "52:54-00:ab:cd:ef", "01:00:5e:00:00:01", "00:00:00:00:00:00", "5254.00ab", "zz:54:00:ab:cd:ef", "５2:54:00:ab:cd:ef"] {
+        for text in [
+            "",
+            "52:54:00:ab:cd",
+            "52:54-00:ab:cd:ef",
+            "01:00:5e:00:00:01",
+            "00:00:00:00:00:00",
+            "5254.00ab",
+            "zz:54:00:ab:cd:ef",
+            "５2:54:00:ab:cd:ef",
+        ] {
             assert!(text.parse::<MacAddr>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn worker_id_is_a_host_name_label() {
-        for (text, ok) in [("w", true), ("worker-1", true), (&"a".repeat(63), true), (&"a".repeat(64), false), ("", false), ("-a", false), ("a-", false), ("A", false), ("a.b", false), ("a_b", false), ("ä", false), ("a\n", false)] {
+        for (text, ok) in [
+            ("w", true),
+            ("worker-1", true),
+            (&"a".repeat(63), true),
+            (&"a".repeat(64), false),
+            ("", false),
+            ("-a", false),
+            ("a-", false),
+            ("A", false),
+            ("a.b", false),
+            ("a_b", false),
+            ("ä", false),
+            ("a\n", false),
+        ] {
             assert_eq!(text.parse::<WorkerId>().is_ok(), ok, "{text:?}");
         }
     }

@@ -245,7 +245,7 @@ mod tests {
         kernel/drivers/net/virtio_net.ko.xz: kernel/drivers/net/net_failover.ko.xz kernel/net/core/failover.ko.xz\n\
         kernel/a.ko: \nkernel/b.ko.zst:\n";
     const ALIAS: &str = "# Aliases extracted from modules themselves.\nalias virtio:d00000001v* virtio_net\nalias fs-btrfs btrfs\n\
-        alias crypto-crc32c crc32c_intel\nalias crypto-crc32c libcrc32c\nalias pci:v00008086d0000[12]0F*sv*sd*bc02sc*i* a\n\
+        alias crypto-crc32c crc32c_intel\nalias crypto-crc32c libcrc32c\nalias pci:v00008086d0000[12]00F*sv*sd*bc02sc*i* a\n\
         alias pci:v00008086d*sv*sd*bc02sc00i00* b\nalias gone not_here\n";
     const SOFTDEP: &str = "# Soft dependencies\nsoftdep btrfs pre: crypto-crc32c xor missing post: b\nsoftdep a pre: b\nsoftdep b pre: a\n";
     const BUILTIN: &str = "kernel/fs/configfs/configfs.ko\nkernel/drivers/nvme/common/nvme-auth.ko\n";

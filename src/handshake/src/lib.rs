@@ -278,8 +278,10 @@ mod tests {
 
     fn parties() -> (SigningKey, SigningKey, Answer) {
         let (server, device) = (SigningKey::from_bytes(&[1; 32]), SigningKey::from_bytes(&[2; 32]));
-        let challenge = Challenge { nonce: [3; 32], mac: [0x52, 0x54, 0, 1, 2, 3], server_boot_key: boot_public_key(&[4; 32]), flags: FLAG_MAY_PIN };
-        let answer = Answer { challenge, uuid: [5; 16], server_key: server.verifying_key().to_bytes(), device_boot_key: boot_public_key(&[6; 32]) };
+        let challenge =
+            Challenge { nonce: [3; 32], mac: [0x52, 0x54, 0, 1, 2, 3], server_boot_key: boot_public_key(&[4; 32]), flags: FLAG_MAY_PIN };
+        let answer =
+            Answer { challenge, uuid: [5; 16], server_key: server.verifying_key().to_bytes(), device_boot_key: boot_public_key(&[6; 32]) };
         (server, device, answer)
     }
 
