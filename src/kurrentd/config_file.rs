@@ -1,1 +1,356 @@
-//! config_file
+//! `kurrent.yaml`: raw form (serde, unknown keys refused) to checked form ([`Config`]). Every fault names `FILE:LINE`,
+//! what is wrong and what to do; all faults of meaning are told at once.
+
+use crate::yaml::{Fault, located, parse};
+use kurrent_core::config::{BootNetwork, Config, DhcpMode, InterfaceChoice, Kernel, Uplink, UplinkMode, default_range, host_range};
+use kurrent_core::id::MacAddr;
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// A configuration is a page of text; more is a mistake.
+const MAX_OCTETS: u64 = 256 * 1024;
+const MAX_NODES: usize = 10_000;
+
+/// Why there is no configuration: one line per fault, `FILE:LINE: what; what to do`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct ConfigFault(pub Vec<String>);
+
+/// Reads and checks a file.
+///
+/// # Errors
+/// [`ConfigFault`] with every fault found.
+pub fn load(path: &Path) -> Result<Config, ConfigFault> {
+    let say = |what: String| ConfigFault(vec![located(path, &Fault { line: 0, what })]);
+    let octets = kurrent_sys::store::read(path, MAX_OCTETS)
+        .map_err(|e| say(format!("the file can not be read: {e}; check the path and its permissions")))?
+        .ok_or_else(|| say("there is no such file; copy the shipped kurrent.yaml there, or give --config FILE".into()))?;
+    check(&octets).map_err(|faults| ConfigFault(faults.iter().map(|f| located(path, f)).collect()))
+}
+
+/// Checks the text of a configuration.
+///
+/// # Errors
+/// Every fault with its line.
+pub fn check(octets: &[u8]) -> Result<Config, Vec<Fault>> {
+    let raw: Document = parse(octets, MAX_NODES).map_err(|f| vec![f])?;
+    let mut read = Reader::default();
+    let config = read.document(raw);
+    if read.faults.is_empty() { Ok(config) } else { Err(read.faults) }
+}
+
+type Text = Option<Spanned<String>>;
+
+macro_rules! raw {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident : $kind:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+        struct $name { $($field: $kind),* }
+    )*};
+}
+
+raw! {
+    Document { api_version: Text, kind: Text, metadata: Option<Metadata>, spec: Option<Spec> }
+    Metadata { name: Text }
+    Spec {
+        networking: Option<Networking>, dhcp: Option<RawDhcp>, tftp: Option<Tftp>, http: Option<Http>, boot: Option<Boot>,
+        registration: Option<Registration>, security: Option<Security>, agent: Option<RawAgent>,
+        control_plane: Option<ControlPlane>, state_dir: Text, files_dir: Text,
+    }
+    Networking { boot: Option<RawBootNetwork>, uplink: Option<RawUplink> }
+    RawBootNetwork { interface: Text, address: Text }
+    RawUplink { interface: Text, mode: Text, address: Text, gateway: Text, dns: Option<Vec<Spanned<String>>> }
+    RawDhcp {
+        mode: Text, range: Option<Range>, lease_secs: Text, router: Text, dns: Option<Vec<Spanned<String>>>, domain: Text,
+        unknown_devices: Text,
+    }
+    Range { start: Text, end: Text }
+    Tftp { enabled: Text }
+    Http { boot_port: Text, api_port: Text }
+    Boot { kernel: Text, debug_shell: Text }
+    Registration { minutes: Text }
+    Security { enforcement: Text }
+    RawAgent { backend: Text, disk_dir: Text, nqn_base: Text, target_port: Text }
+    ControlPlane { url: Text }
+}
+
+/// Collects faults while it turns raw values into checked ones; a bad value is replaced by its default and told.
+#[derive(Default)]
+struct Reader {
+    faults: Vec<Fault>,
+}
+
+impl Reader {
+    fn fault(&mut self, line: u64, what: impl Into<String>) {
+        self.faults.push(Fault { line, what: what.into() });
+    }
+
+    /// `value` parsed, or `None` when it is absent or wrong (which is told).
+    fn parsed<T>(&mut self, key: &str, value: Text, rule: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let value = value?;
+        let parsed = parse(value.value.trim());
+        if parsed.is_none() {
+            let shown: String = value.value.chars().filter(|c| !c.is_control()).take(64).collect();
+            self.fault(value.referenced.line(), format!("'{shown}' is not valid for {key}; write {rule}"));
+        }
+        parsed
+    }
+
+    fn number<T: FromStr + PartialOrd>(&mut self, key: &str, value: Text, rule: &str, low: T, high: T) -> Option<T> {
+        self.parsed(key, value, rule, |t| t.parse().ok().filter(|n| *n >= low && *n <= high))
+    }
+
+    fn switch(&mut self, key: &str, value: Text) -> Option<bool> {
+        self.parsed(key, value, "on or off", |t| match t.to_ascii_lowercase().as_str() {
+            "on" | "true" | "yes" => Some(true),
+            "off" | "false" | "no" => Some(false),
+            _ => None,
+        })
+    }
+
+    fn address(&mut self, key: &str, value: Text) -> Option<Ipv4Addr> {
+        self.parsed(key, value, "an IPv4 address like 10.77.0.1", |t| t.parse().ok().filter(is_host_address))
+    }
+
+    fn addresses(&mut self, key: &str, values: Option<Vec<Spanned<String>>>) -> Vec<Ipv4Addr> {
+        values.unwrap_or_default().into_iter().filter_map(|v| self.address(key, Some(v))).collect()
+    }
+
+    fn network(&mut self, key: &str, value: Text) -> Option<(Ipv4Addr, u8)> {
+        self.parsed(key, value, "the appliance's own address with its prefix length (8 to 30), like 10.77.0.1/24", |t| {
+            let (address, prefix) = t.split_once('/')?;
+            let (address, prefix): (Ipv4Addr, u8) = (address.parse().ok()?, prefix.parse().ok()?);
+            if !(8..=30).contains(&prefix) || !is_host_address(&address) {
+                return None;
+            }
+            let (first, last) = host_range(address, prefix);
+            (first..=last).contains(&address).then_some((address, prefix))
+        })
+    }
+
+    fn interface(&mut self, key: &str, value: Text) -> Option<InterfaceChoice> {
+        self.parsed(key, value, "a NIC's name like eth0, its MAC address, or 'link' for the first one that has a link", |t| {
+            if t == "link" {
+                return Some(InterfaceChoice::Link);
+            }
+            if let Ok(mac) = t.parse::<MacAddr>() {
+                return Some(InterfaceChoice::Mac(mac));
+            }
+            // IFNAMSIZ is 16 with the NUL; '/' and white space are refused by the kernel.
+            let fine =
+                (1..=15).contains(&t.len()) && t.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b':') && t != "." && t != "..";
+            fine.then(|| InterfaceChoice::Name(t.to_owned()))
+        })
+    }
+
+    fn folder(&mut self, key: &str, value: Text) -> Option<PathBuf> {
+        self.parsed(key, value, "an absolute path", |t| (t.starts_with('/') && !t.contains('\0')).then(|| t.into()))
+    }
+
+    fn document(&mut self, raw: Document) -> Config {
+        let mut config = Config::default();
+        let fixed = |read: &mut Self, key: &str, value: Text, only: &str| match value {
+            None => read.fault(
+                0,
+                format!("the key '{key}' is missing; the file starts with apiVersion: kurrent.io/v1 and kind: ApplianceConfiguration"),
+            ),
+            some => drop(read.parsed(key, some, only, |t| (t == only).then_some(()))),
+        };
+        fixed(self, "apiVersion", raw.api_version, "kurrent.io/v1");
+        fixed(self, "kind", raw.kind, "ApplianceConfiguration");
+        if let Some(name) = raw.metadata.and_then(|m| m.name) {
+            // The appliance's hostname has the same rule as a Worker's.
+            let rule = "one DNS label: 1 to 63 of a-z, 0-9 and '-', not starting or ending with '-'";
+            let name = self.parsed("metadata.name", Some(name), rule, |t| t.parse::<kurrent_core::id::WorkerId>().ok());
+            config.name = name.map_or(config.name, |n| n.to_string());
+        }
+        let spec = raw.spec.unwrap_or_default();
+        let networking = spec.networking.unwrap_or_default();
+        self.boot_network(&mut config, networking.boot.unwrap_or_default());
+        if let Some(uplink) = networking.uplink {
+            config.uplink = self.uplink(&config.boot_network, uplink);
+        }
+        self.dhcp(&mut config, spec.dhcp.unwrap_or_default());
+        if let Some(enabled) = self.switch("spec.tftp.enabled", spec.tftp.unwrap_or_default().enabled) {
+            config.tftp_enabled = enabled;
+        }
+        self.http(&mut config, spec.http.unwrap_or_default());
+        let boot = spec.boot.unwrap_or_default();
+        let kernel = self.parsed("spec.boot.kernel", boot.kernel, "appliance or disk", |t| match t {
+            "appliance" => Some(Kernel::Appliance),
+            "disk" => Some(Kernel::Disk),
+            _ => None,
+        });
+        config.kernel = kernel.unwrap_or(config.kernel);
+        config.debug_shell = self.switch("spec.boot.debugShell", boot.debug_shell).unwrap_or(config.debug_shell);
+        let minutes = spec.registration.unwrap_or_default().minutes;
+        config.registration_minutes =
+            self.number("spec.registration.minutes", minutes, "1 to 60", 1, 60).unwrap_or(config.registration_minutes);
+        let enforcement = spec.security.unwrap_or_default().enforcement;
+        config.enforcement = self.switch("spec.security.enforcement", enforcement).unwrap_or(config.enforcement);
+        self.agent(&mut config, spec.agent.unwrap_or_default());
+        let url = spec.control_plane.unwrap_or_default().url;
+        self.parsed("spec.controlPlane.url", url, "'local': this version can not join another appliance's control plane", |t| {
+            (t == "local").then_some(())
+        });
+        config.state_dir = self.folder("spec.stateDir", spec.state_dir).unwrap_or(config.state_dir);
+        config.files_dir = self.folder("spec.filesDir", spec.files_dir).unwrap_or(config.files_dir);
+        config
+    }
+
+    fn boot_network(&mut self, config: &mut Config, raw: RawBootNetwork) {
+        let network = &mut config.boot_network;
+        if let Some(interface) = self.interface("spec.networking.boot.interface", raw.interface) {
+            network.interface = interface;
+        }
+        if let Some((address, prefix)) = self.network("spec.networking.boot.address", raw.address) {
+            *network = BootNetwork { interface: network.interface.clone(), address, prefix };
+        }
+    }
+
+    fn uplink(&mut self, boot: &BootNetwork, raw: RawUplink) -> Option<Uplink> {
+        let line = raw.interface.as_ref().map_or(0, |i| i.referenced.line());
+        let Some(interface) = raw.interface else {
+            self.fault(0, "spec.networking.uplink has no interface; write interface: NAME, a MAC address or link, or remove uplink");
+            return None;
+        };
+        let interface = self.interface("spec.networking.uplink.interface", Some(interface))?;
+        if interface == boot.interface && interface != InterfaceChoice::Link {
+            self.fault(line, "the uplink is the same NIC as the boot network; they must be two");
+        }
+        let dhcp = self.parsed("spec.networking.uplink.mode", raw.mode, "dhcp or static", |t| match t {
+            "dhcp" => Some(true),
+            "static" => Some(false),
+            _ => None,
+        });
+        if dhcp.unwrap_or(true) {
+            for (key, value) in [("address", &raw.address), ("gateway", &raw.gateway)] {
+                if let Some(value) = value {
+                    self.fault(
+                        value.referenced.line(),
+                        format!("uplink {key} is written but mode is dhcp; write mode: static, or remove {key}"),
+                    );
+                }
+            }
+            return Some(Uplink { interface, mode: UplinkMode::Dhcp });
+        }
+        if raw.address.is_none() {
+            self.fault(line, "mode: static needs spec.networking.uplink.address, like 192.0.2.10/24");
+        }
+        let at = raw.address.as_ref().map_or(line, |a| a.referenced.line());
+        let gateway_at = raw.gateway.as_ref().map_or(line, |a| a.referenced.line());
+        let (address, prefix) = self.network("spec.networking.uplink.address", raw.address)?;
+        let gateway = self.address("spec.networking.uplink.gateway", raw.gateway);
+        if overlap((address, prefix), (boot.address, boot.prefix)) {
+            self.fault(at, "the uplink's network overlaps the boot network; give one of them another address");
+        }
+        if gateway.is_some_and(|g| !within(g, address, prefix) || g == address) {
+            self.fault(gateway_at, "the gateway is not another host of the uplink's network");
+        }
+        let dns = self.addresses("spec.networking.uplink.dns", raw.dns);
+        Some(Uplink { interface, mode: UplinkMode::Static { address, prefix, gateway, dns } })
+    }
+
+    fn dhcp(&mut self, config: &mut Config, raw: RawDhcp) {
+        let (own, prefix) = (config.boot_network.address, config.boot_network.prefix);
+        let dhcp = &mut config.dhcp;
+        let mode = self.parsed("spec.dhcp.mode", raw.mode, "server or off", |t| match t {
+            "server" => Some(DhcpMode::Server),
+            "off" => Some(DhcpMode::Off),
+            _ => None,
+        });
+        dhcp.mode = mode.unwrap_or(dhcp.mode);
+        (dhcp.range_start, dhcp.range_end) = default_range(own, prefix);
+        if let Some(Range { start, end }) = raw.range {
+            let line = |v: &Text| v.as_ref().map_or(0, |v| v.referenced.line());
+            let (start_line, end_line) = (line(&start), line(&end));
+            match (self.address("spec.dhcp.range.start", start), self.address("spec.dhcp.range.end", end)) {
+                (Some(first), Some(last)) => {
+                    for (address, at) in [(first, start_line), (last, end_line)] {
+                        if !within(address, own, prefix) {
+                            let (low, high) = host_range(own, prefix);
+                            self.fault(at, format!("{address} is outside the boot network {own}/{prefix}; choose from {low} to {high}"));
+                        }
+                    }
+                    if first > last {
+                        self.fault(end_line, format!("the range ends ({last}) before it starts ({first}); swap them"));
+                    } else if (first..=last).contains(&own) {
+                        self.fault(
+                            start_line,
+                            format!("the range contains the appliance's own address {own}; start behind it or end before it"),
+                        );
+                    }
+                    (dhcp.range_start, dhcp.range_end) = (first, last);
+                }
+                (Some(_), None) if end_line == 0 => self.fault(start_line, "spec.dhcp.range has a start but no end; write both or neither"),
+                (None, Some(_)) if start_line == 0 => {
+                    self.fault(end_line, "spec.dhcp.range has an end but no start; write both or neither")
+                }
+                _ => {}
+            }
+        }
+        let rule = "seconds, 60 to 2592000 (30 days)";
+        dhcp.lease_secs = self.number("spec.dhcp.leaseSecs", raw.lease_secs, rule, 60, 2_592_000).unwrap_or(dhcp.lease_secs);
+        let router_line = raw.router.as_ref().map_or(0, |r| r.referenced.line());
+        dhcp.router = self.address("spec.dhcp.router", raw.router);
+        if let Some(router) = dhcp.router.filter(|r| !within(*r, own, prefix)) {
+            self.fault(router_line, format!("the router {router} is outside the boot network {own}/{prefix}"));
+        }
+        dhcp.dns = self.addresses("spec.dhcp.dns", raw.dns);
+        dhcp.domain = self.parsed("spec.dhcp.domain", raw.domain, "a domain name like lab.example", |t| is_domain(t).then(|| t.to_owned()));
+        let unknown = self.switch("spec.dhcp.unknownDevices", raw.unknown_devices);
+        dhcp.unknown_devices = unknown.unwrap_or(dhcp.unknown_devices);
+    }
+
+    fn http(&mut self, config: &mut Config, raw: Http) {
+        const RULE: &str = "a TCP port, 1 to 65535";
+        let line = raw.api_port.as_ref().or(raw.boot_port.as_ref()).map_or(0, |p| p.referenced.line());
+        config.boot_port = self.number("spec.http.bootPort", raw.boot_port, RULE, 1, u16::MAX).unwrap_or(config.boot_port);
+        config.api_port = self.number("spec.http.apiPort", raw.api_port, RULE, 1, u16::MAX).unwrap_or(config.api_port);
+        if config.boot_port == config.api_port {
+            self.fault(line, "bootPort and apiPort are the same; give them two ports");
+        }
+    }
+
+    fn agent(&mut self, config: &mut Config, raw: RawAgent) {
+        self.parsed("spec.agent.backend", raw.backend, "nvmet, the only backend of this version", |t| (t == "nvmet").then_some(()));
+        let agent = &mut config.agent;
+        if let Some(folder) = self.folder("spec.agent.diskDir", raw.disk_dir) {
+            agent.disk_dir = folder;
+        }
+        // 223 octets in all; a disk's NQN adds ":" worker "." os "." os_tag, at most 111.
+        let rule = "a base like nqn.2026-11.io.kurrent, at most 110 of a-z, 0-9, '.', ':', '_' and '-'";
+        let base = self.parsed("spec.agent.nqnBase", raw.nqn_base, rule, |t| t.parse().ok().filter(|_| t.len() <= 110));
+        if let Some(base) = base {
+            agent.nqn_base = base;
+        }
+        let port = self.number("spec.agent.targetPort", raw.target_port, "a TCP port, 1 to 65535", 1, u16::MAX);
+        agent.target_port = port.unwrap_or(agent.target_port);
+    }
+}
+
+fn is_host_address(address: &Ipv4Addr) -> bool {
+    !address.is_unspecified() && !address.is_loopback() && !address.is_multicast() && !address.is_broadcast() && address.octets()[0] < 240
+}
+
+fn within(address: Ipv4Addr, network: Ipv4Addr, prefix: u8) -> bool {
+    let (first, last) = host_range(network, prefix);
+    (first..=last).contains(&address)
+}
+
+fn overlap(a: (Ipv4Addr, u8), b: (Ipv4Addr, u8)) -> bool {
+    let ((a_first, a_last), (b_first, b_last)) = (host_range(a.0, a.1), host_range(b.0, b.1));
+    a_first <= b_last && b_first <= a_last
+}
+
+fn is_domain(text: &str) -> bool {
+    (1..=253).contains(&text.len()) && text.split('.').all(|label| label.parse::<kurrent_core::id::WorkerId>().is_ok())
+}
+
+#[cfg(test)]
+#[path = "config_file_tests.rs"]
+mod tests;

@@ -16,3 +16,4 @@ pub mod status;
 pub mod storage;
 pub mod timelines;
 pub mod uplink;
+pub mod yaml;

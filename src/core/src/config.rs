@@ -23,14 +23,77 @@ pub struct Config {
     pub api_port: u16,
     /// `spec.security.enforcement`: only a verified answer opens the data plane. Default on.
     pub enforcement: bool,
-    /// Kernel for Workers that do not choose.
+    /// Kernel for Workers that do not choose. Default [`Kernel::Appliance`].
     pub kernel: Kernel,
+    /// `spec.boot.debugShell`: stage-1 opens a shell on the worker's console when it fails. Default off: whoever stands at
+    /// the console would be root beside a connected disk.
+    pub debug_shell: bool,
+    /// `spec.registration.minutes`: how long the registration window stays open when nobody says; 1 to 60, default 15.
+    pub registration_minutes: u8,
     /// Storage.
     pub agent: Agent,
     /// Ledgers, leases, secrets, audit. Default `/var/lib/kurrent/state`.
     pub state_dir: PathBuf,
     /// Loaders, `kurrent-attest.efi`, `worker/vmlinuz`, `worker/stage1.img`. Default `/usr/share/kurrent`.
     pub files_dir: PathBuf,
+}
+
+impl Default for Config {
+    /// The one place of all defaults; `rootfs/boot/kurrent.yaml` shows them, and a test holds the two together.
+    fn default() -> Self {
+        let (address, prefix) = (Ipv4Addr::new(10, 77, 0, 1), 24);
+        let (range_start, range_end) = default_range(address, prefix);
+        Self {
+            name: "kurrent".into(),
+            boot_network: BootNetwork { interface: InterfaceChoice::Link, address, prefix },
+            uplink: None,
+            dhcp: Dhcp {
+                mode: DhcpMode::Server,
+                range_start,
+                range_end,
+                lease_secs: 3600,
+                router: None,
+                dns: Vec::new(),
+                domain: None,
+                unknown_devices: true,
+            },
+            tftp_enabled: true,
+            boot_port: 80,
+            api_port: 8080,
+            enforcement: true,
+            kernel: Kernel::Appliance,
+            debug_shell: false,
+            registration_minutes: 15,
+            agent: Agent {
+                disk_dir: "/var/lib/kurrent/disks".into(),
+                nqn_base: Nqn::default_base(),
+                target_port: 4420, // assigned to NVMe over Fabrics
+            },
+            state_dir: "/var/lib/kurrent/state".into(),
+            files_dir: "/usr/share/kurrent".into(),
+        }
+    }
+}
+
+/// The first and last host address of a network.
+#[must_use]
+pub fn host_range(address: Ipv4Addr, prefix: u8) -> (Ipv4Addr, Ipv4Addr) {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
+    let network = u32::from(address) & mask;
+    (Ipv4Addr::from(network.saturating_add(1)), Ipv4Addr::from((network | !mask).saturating_sub(1)))
+}
+
+/// The dynamic range when none is written: the half of the network without the appliance's own address, so that the other
+/// half is free for fixed addresses.
+#[must_use]
+pub fn default_range(address: Ipv4Addr, prefix: u8) -> (Ipv4Addr, Ipv4Addr) {
+    let (first, last) = host_range(address, prefix);
+    let middle = Ipv4Addr::from(u32::from(first) / 2 + u32::from(last) / 2 + 1);
+    if address < middle {
+        (middle.max(Ipv4Addr::from(u32::from(address).saturating_add(1))), last)
+    } else {
+        (first, Ipv4Addr::from(u32::from(middle).min(u32::from(address)).saturating_sub(1)))
+    }
 }
 
 /// How a NIC is chosen.

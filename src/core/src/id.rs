@@ -174,6 +174,14 @@ impl OsTag {
     }
 }
 
+impl Nqn {
+    /// `spec.agent.nqnBase` when it is not written.
+    #[must_use]
+    pub fn default_base() -> Self {
+        Self("nqn.2026-11.io.kurrent".into())
+    }
+}
+
 impl FileName {
     /// Whether this names a master image: contains `_tpl_` in any case (K22).
     #[must_use]
