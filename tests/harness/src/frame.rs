@@ -37,7 +37,7 @@ pub fn discover(client: MacAddr, xid: u32) -> Vec<u8> {
     // secs, then flags with the broadcast bit.
     dhcp.extend([0, 0, 0x80, 0]);
     dhcp.extend([0; 16]);
-    dhcp.extend(client.octets());
+    dhcp.extend(client.0);
     dhcp.resize(OPTIONS_AT - MAGIC_COOKIE.len(), 0);
     dhcp.extend(MAGIC_COOKIE);
     dhcp.extend([OPTION_MESSAGE_TYPE, 1, 1]);
@@ -67,7 +67,7 @@ pub fn discover(client: MacAddr, xid: u32) -> Vec<u8> {
     ip.splice(10..12, sum);
 
     let mut frame = vec![0xff; 6];
-    frame.extend(client.octets());
+    frame.extend(client.0);
     frame.extend(ETHERTYPE_IPV4);
     frame.extend(ip);
     frame.extend(udp);
@@ -88,7 +88,7 @@ pub fn parse(frame: &[u8]) -> Option<Dhcp> {
     }
     let dhcp = udp.get(8..)?;
     let xid = u32::from_be_bytes(dhcp.get(4..8)?.try_into().ok()?);
-    let client = MacAddr::new(dhcp.get(28..34)?.try_into().ok()?);
+    let client = MacAddr(dhcp.get(28..34)?.try_into().ok()?);
     let offered = Ipv4Addr::from(<[u8; 4]>::try_from(dhcp.get(16..20)?).ok()?);
     let mut options = dhcp.get(OPTIONS_AT..)?;
     let mut message_type = None;
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_built_discover_reads_back() {
-        let client = MacAddr::new([0x52, 0x54, 0, 1, 2, 3]);
+        let client = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
         let frame = discover(client, 7);
         let read = parse(&frame);
         let expected = Dhcp { op: 1, xid: 7, client, offered: Ipv4Addr::UNSPECIFIED, message_type: 1 };
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn other_frames_are_not_dhcp() {
-        let frame = discover(MacAddr::new([2, 0, 0, 0, 0, 1]), 1);
+        let frame = discover(MacAddr([2, 0, 0, 0, 0, 1]), 1);
         assert_eq!(parse(frame.get(..40).unwrap_or_default()), None);
         assert_eq!(parse(&[]), None);
     }

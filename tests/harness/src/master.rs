@@ -68,7 +68,7 @@ const FILES: &[(&str, &str)] = &[
     // Empty, not absent: systemd then makes an identity for this boot without the first-boot chores.
     ("etc/machine-id", ""),
     // A worker's hostname comes from its Worker; this one showing up means that stage-1 did not set it.
-    ("etc/hostname", ""),
+    ("etc/hostname", "debian-tpl\n"),
     ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
     ("etc/fstab", "LABEL=root / ext4 defaults,errors=remount-ro 0 1\n"),
     ("etc/systemd/journald.conf.d/lab.conf", "[Journal]\nStorage=volatile\n"),
