@@ -86,6 +86,25 @@ impl Console {
         }
     }
 
+    /// Waits until `find`, given everything that came after the last match, finds what it looks for and where that ends.
+    pub fn wait_until<T>(&mut self, what: &str, within: Duration, find: impl Fn(&str) -> Option<(T, usize)>) -> Result<T> {
+        let deadline = Instant::now() + within;
+        let (lock, changed) = &*self.shared;
+        let mut state = locked(lock);
+        loop {
+            if let Some((value, end)) = state.text.get(self.position..).and_then(&find) {
+                self.position += end;
+                return Ok(value);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.closed {
+                let why = if state.closed { "the machine ended" } else { "the time is up" };
+                bail!("{}: waiting for {what}: {why} ({} s); last lines:\n{}", self.name, within.as_secs(), tail(&state.text));
+            }
+            state = changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Everything seen so far.
     pub fn text(&self) -> String {
         locked(&self.shared.0).text.clone()

@@ -4,6 +4,7 @@
 //! image, a configuration file, a console, the `kurrent` program, the API. It must never leave a process or a namespace
 //! behind, however a run ends, and two runs at once must not meet.
 
+pub mod api;
 pub mod appliance;
 pub mod console;
 pub mod evidence;
