@@ -95,10 +95,8 @@ impl Api {
 
 /// One HTTP/1.1 exchange on a connection of its own; `head` holds further header lines.
 pub fn exchange(netns: Option<&str>, address: SocketAddrV4, method: &str, path: &str, head: &str, body: &[u8]) -> Result<Answer> {
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n{head}\r\n",
-        body.len()
-    );
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n{head}\r\n", body.len());
     let octets = raw_exchange(netns, address, &[request.as_bytes(), body].concat())?;
     parse(&octets).with_context(|| format!("{method} {path}"))
 }
@@ -107,7 +105,8 @@ pub fn exchange(netns: Option<&str>, address: SocketAddrV4, method: &str, path: 
 pub fn raw_exchange(netns: Option<&str>, address: SocketAddrV4, request: &[u8]) -> Result<Vec<u8>> {
     let connect = move || TcpStream::connect_timeout(&address.into(), CONNECT_WITHIN);
     // A socket belongs to the namespace it was made in, whoever uses it afterwards.
-    let mut stream = netns.map_or_else(|| Ok(connect()), |name| netns::enter(name, connect))?.with_context(|| format!("connect to {address}"))?;
+    let mut stream =
+        netns.map_or_else(|| Ok(connect()), |name| netns::enter(name, connect))?.with_context(|| format!("connect to {address}"))?;
     stream.set_read_timeout(Some(ANSWER_WITHIN)).context("set a deadline")?;
     stream.write_all(request).context("send the request")?;
     let mut octets = Vec::new();

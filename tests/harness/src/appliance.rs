@@ -158,7 +158,9 @@ impl Appliance {
 
     /// Writes audit and device list into the evidence.
     pub fn record(&self, lab: &Run) {
-        for (name, path) in [("operations", "/v1/operations"), ("devices", "/v1/devices"), ("target", "/v1/target"), ("leases", "/v1/leases")] {
+        for (name, path) in
+            [("operations", "/v1/operations"), ("devices", "/v1/devices"), ("target", "/v1/target"), ("leases", "/v1/leases")]
+        {
             let text = self.api.get(path).map_or_else(|error| format!("{error:#}\n"), |value| format!("{value:#}\n"));
             let _ = fs::write(lab.evidence().join(format!("{name}.json")), text);
         }

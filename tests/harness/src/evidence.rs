@@ -18,7 +18,15 @@ pub struct Run {
     name: String,
     evidence: PathBuf,
     scratch: PathBuf,
-    keep: bool,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Nobody has said yet: an error on the way out counts as a failure.
+    Open,
+    Passed,
+    Left,
 }
 
 impl Run {
@@ -34,7 +42,7 @@ impl Run {
         }
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.extend([evidence.clone(), scratch.clone()]);
-        Ok(Self { name: unique, evidence, scratch, keep: false })
+        Ok(Self { name: unique, evidence, scratch, fate: Fate::Open })
     }
 
     /// Unique among all runs on this machine.
@@ -52,35 +60,32 @@ impl Run {
         &self.scratch
     }
 
-    /// Something went wrong: keep the evidence and say where it is.
-    pub fn failed(&mut self) {
-        self.keep = true;
-        eprintln!("evidence kept in {}", self.evidence.display());
+    /// All went well: nothing is kept.
+    pub fn passed(mut self) {
+        self.fate = Fate::Passed;
+    }
+
+    /// Something failed in a run that goes on (shared machines): its evidence stays when the program ends.
+    pub fn failed(&self) {
+        FAILED.store(true, Ordering::Relaxed);
     }
 
     /// The machines go on without us (`LAB_KEEP=1`): nothing is removed.
     pub fn leave(mut self) {
-        self.keep = true;
-        forget(&self.evidence);
-        forget(&self.scratch);
-        self.scratch = PathBuf::new();
+        self.fate = Fate::Left;
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if self.scratch.as_os_str().is_empty() {
-            return;
-        }
-        if std::thread::panicking() && !self.keep {
-            self.failed();
+        forget(&self.evidence);
+        forget(&self.scratch);
+        match self.fate {
+            Fate::Left => return,
+            Fate::Passed => drop(fs::remove_dir_all(&self.evidence)),
+            Fate::Open => eprintln!("evidence kept in {}", self.evidence.display()),
         }
         let _ = fs::remove_dir_all(&self.scratch);
-        forget(&self.scratch);
-        if !self.keep {
-            let _ = fs::remove_dir_all(&self.evidence);
-        }
-        forget(&self.evidence);
     }
 }
 
@@ -102,8 +107,8 @@ fn remove_abandoned(runs: &Path) {
     }
 }
 
-/// Tests share machines through statics, which are never dropped: a panic marks the program as failed, and the end of the
-/// program removes the folders or names them.
+/// Tests share machines through statics, which are never dropped: [`Run::failed`] or a panic marks the program as failed, and
+/// the end of the program removes the folders or names them.
 fn watch_for_failures() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

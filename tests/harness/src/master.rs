@@ -160,9 +160,8 @@ fn write_gpt(image: &Path) -> Result<()> {
     let file = fs::File::create_new(image).with_context(|| format!("create {}", image.display()))?;
     file.set_len(DISK_BYTES).with_context(|| format!("size {}", image.display()))?;
     let block = gpt::disk::LogicalBlockSize::Lb4096;
-    let device: gpt::DiskDeviceObject = Box::new(
-        fs::OpenOptions::new().read(true).write(true).open(image).with_context(|| format!("open {}", image.display()))?,
-    );
+    let device: gpt::DiskDeviceObject =
+        Box::new(fs::OpenOptions::new().read(true).write(true).open(image).with_context(|| format!("open {}", image.display()))?);
     let mut disk = gpt::GptConfig::new()
         .writable(true)
         .logical_block_size(block)
