@@ -1,11 +1,32 @@
 //! `operations.jsonl`: who did what, when, with which result. No secret ever gets in.
+//!
+//! One JSON object a line; each line holds the SHA-256 of the one before, across rotated files, so that a removed or
+//! changed line shows. Files rotate by size and the oldest is dropped. What strangers cause is limited: repeats of one
+//! event are counted instead of written, and all strangers together have a budget a minute.
+//!
+//! The ledger writer records every change (and refusal) of a ledger, device reports included; others record what is theirs.
 
+mod file;
+mod limit;
+
+use file::Log;
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::Wall;
+use limit::{Limit, Verdict};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+const QUEUE: usize = 4096;
+/// How often counted repeats are written.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// One line of the audit.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Grows by one.
     pub seq: u64,
@@ -24,6 +45,9 @@ pub struct Entry {
     /// `ok` or a stable reason: `no_key`, `missing_sig`, `nonce_unknown`, `nonce_expired`, `verify_failed`, `not_bound`,
     /// `revoked`, `wrong_server`, `key_mismatch`, `no_mac`, `no_disk`, …
     pub result: String,
+    /// How many further events like the last one were counted instead of written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<u64>,
     /// SHA-256 (hex) of the previous line.
     pub prev: String,
 }
@@ -43,17 +67,184 @@ pub struct Event {
     pub result: String,
 }
 
+/// Which entries somebody asks for; an absent field matches all.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Filter {
+    /// Exactly this device.
+    pub device: Option<MacAddr>,
+    /// Exactly this verb.
+    pub verb: Option<String>,
+    /// Exactly this result.
+    pub result: Option<String>,
+    /// At or after this time.
+    pub since: Option<Wall>,
+    /// The latest so many; default 100, at most 1000.
+    pub limit: Option<usize>,
+}
+
+impl Filter {
+    fn matches(&self, entry: &Entry) -> bool {
+        self.device.is_none_or(|d| entry.device == Some(d))
+            && self.verb.as_ref().is_none_or(|v| *v == entry.verb)
+            && self.result.as_ref().is_none_or(|r| *r == entry.result)
+            && self.since.is_none_or(|s| entry.at >= s)
+    }
+}
+
+enum Message {
+    Event(Event),
+    /// Answers when everything before it is written.
+    Flush(SyncSender<()>),
+}
+
 /// The way to the audit writer.
 #[derive(Clone)]
 pub struct Audit {
-    pub(crate) events: tokio::sync::mpsc::Sender<Event>,
+    events: SyncSender<Message>,
+    lost: Arc<AtomicU64>,
+    refusals: Arc<Mutex<VecDeque<String>>>,
+    path: PathBuf,
 }
 
+/// Results that are no refusal.
+const GRANTED: [&str; 4] = ["ok", "admitted", "refreshed", "key_stored"];
+/// Refusals kept for the console.
+const REFUSALS_SHOWN: usize = 5;
+
 impl Audit {
+    /// Starts the writer of `<folder>/operations.jsonl`.
+    ///
+    /// # Errors
+    /// The file can not be read or opened.
+    pub fn open(folder: &Path) -> std::io::Result<Self> {
+        kurrent_sys::store::private_folder(folder)?;
+        let path = folder.join("operations.jsonl");
+        let log = Log::open(&path)?;
+        let (events, events_in) = sync_channel(QUEUE);
+        let lost = Arc::new(AtomicU64::new(0));
+        let writer = Writer { log, limit: Limit::default(), lost: Arc::clone(&lost), fault: false };
+        std::thread::Builder::new().name("audit".into()).spawn(move || writer.run(&events_in))?;
+        Ok(Self { events, lost, refusals: Arc::default(), path })
+    }
+
     /// Queues an event. Never blocks; when a flood fills the queue, events are counted and the count is written instead.
     pub fn record(&self, event: Event) {
-        if self.events.try_send(event).is_err() {
-            tracing::warn!("audit queue full: an event was dropped");
+        if !GRANTED.contains(&event.result.as_str()) {
+            self.show_refusal(&event);
+        }
+        if self.events.try_send(Message::Event(event)).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn show_refusal(&self, event: &Event) {
+        let device = event.device.map(|d| d.to_string()).unwrap_or_default();
+        let line =
+            [event.verb, &device, &event.object, &event.result].iter().filter(|w| !w.is_empty()).copied().collect::<Vec<_>>().join(" ");
+        let mut shown = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.retain(|l| *l != line);
+        shown.push_front(line);
+        shown.truncate(REFUSALS_SHOWN);
+    }
+
+    /// The last few refusals, the latest first, for the console.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<String> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// Waits until everything recorded so far is written; blocks.
+    pub fn flush(&self) {
+        let (done, written) = sync_channel(1);
+        if self.events.send(Message::Flush(done)).is_ok() {
+            // The writer may have ended: then there is nothing to wait for.
+            let _ = written.recv();
+        }
+    }
+
+    /// Entries that match, the latest last; blocks on the files.
+    ///
+    /// # Errors
+    /// A file can not be read.
+    pub fn read(&self, filter: &Filter) -> std::io::Result<Vec<Entry>> {
+        self.flush();
+        file::read(&self.path, filter.limit.unwrap_or(100).clamp(1, 1000), &|e| filter.matches(e))
+    }
+}
+
+struct Writer {
+    log: Log,
+    limit: Limit,
+    lost: Arc<AtomicU64>,
+    /// A failure was logged; not again until a write succeeds.
+    fault: bool,
+}
+
+impl Writer {
+    fn run(mut self, events: &Receiver<Message>) {
+        loop {
+            let first = match events.recv_timeout(TELL_EVERY) {
+                Ok(message) => Some(message),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let mut flushes = Vec::new();
+            for message in first.into_iter().chain(events.try_iter().take(QUEUE)) {
+                match message {
+                    Message::Event(event) => self.event(event),
+                    Message::Flush(done) => flushes.push(done),
+                }
+            }
+            self.tell_repeats(!flushes.is_empty());
+            let result = self.log.sync();
+            self.note(result);
+            for done in flushes {
+                // Whoever waits may have gone.
+                let _ = done.send(());
+            }
+        }
+        self.tell_repeats(true);
+        let result = self.log.sync();
+        self.note(result);
+    }
+
+    fn event(&mut self, event: Event) {
+        let now = kurrent_sys::clock::now();
+        match self.limit.take(&event, now.mono) {
+            Verdict::Write => {
+                let result = self.log.append(&event, None, now.wall);
+                self.note(result);
+            }
+            Verdict::Counted => {}
+        }
+    }
+
+    fn tell_repeats(&mut self, all: bool) {
+        let now = kurrent_sys::clock::now();
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        let lost = (lost > 0).then(|| {
+            let event = Event { actor: "system".into(), verb: "audit", device: None, object: String::new(), result: "queue_full".into() };
+            (event, lost)
+        });
+        for (event, count) in self.limit.due(now.mono, all).into_iter().chain(lost) {
+            let result = self.log.append(&event, Some(count), now.wall);
+            self.note(result);
+        }
+    }
+
+    fn note(&mut self, result: std::io::Result<()>) {
+        match result {
+            Ok(()) => self.fault = false,
+            Err(e) if !self.fault => {
+                tracing::error!("the audit can not be written: {e}");
+                self.fault = true;
+            }
+            Err(_) => {}
         }
     }
 }
+
+#[cfg(test)]
+#[path = "audit/tests.rs"]
+mod tests;

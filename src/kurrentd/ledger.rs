@@ -1,8 +1,21 @@
 //! The ledger writer: the one task that changes ledgers, durable before it answers. Everybody else holds snapshots.
+//!
+//! Changes that wait together are committed together (one fsync chain). A change that only refreshes what a device says of
+//! itself is published at once and written with the next durable change, or after a while ([`writer`]).
+//! How the files change all or nothing is described in [`files`].
 
+pub mod files;
+pub mod knocking;
+mod writer;
+
+use knocking::Knocking;
 use kurrent_core::ledger::{Change, Ledger, Outcome, Rejected};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
+
+/// Changes that may wait for the writer; senders beyond wait.
+const QUEUE: usize = 1024;
 
 /// Why a change did not happen.
 #[derive(Debug, thiserror::Error)]
@@ -13,12 +26,12 @@ pub enum SubmitError {
     /// The disk refused (full, read-only, failing): nothing changed, nothing was promised.
     #[error("the change could not be written: {0}")]
     NotDurable(String),
-    /// The writer has stopped.
+    /// The writer has stopped, or the ledger can not be served at all.
     #[error("the ledger is not served: {0}")]
     Stopped(String),
 }
 
-/// What a change did, and the generation that holds it.
+/// What a change did, and a snapshot that holds it.
 pub type Submitted = (Outcome, Arc<Ledger>);
 
 pub(crate) struct Submission {
@@ -27,24 +40,77 @@ pub(crate) struct Submission {
     pub(crate) done: oneshot::Sender<Result<Submitted, SubmitError>>,
 }
 
+pub(crate) enum Order {
+    Submit(Submission),
+    /// Write what is only in memory; answers when it is durable.
+    Flush(oneshot::Sender<()>),
+}
+
 /// What everybody holds: the latest snapshot, and the way to ask for a change.
 #[derive(Clone)]
 pub struct LedgerHandle {
-    pub(crate) changes: mpsc::Sender<Submission>,
-    pub(crate) snapshots: watch::Receiver<Arc<Ledger>>,
+    orders: mpsc::Sender<Order>,
+    snapshots: watch::Receiver<Arc<Ledger>>,
+    knocking: Arc<Knocking>,
+    fault: watch::Receiver<Option<String>>,
+    unreadable: bool,
 }
 
 impl LedgerHandle {
-    /// The latest durable snapshot.
+    /// Loads the ledgers of a state folder and starts the writer; call inside a tokio runtime. `audit` gets every change.
+    ///
+    /// When they can not be served ([`files::LoadError`]), the handle still answers: an empty snapshot, [`LedgerHandle::unreadable`]
+    /// true, every change refused. Nothing is written then, and nothing may be concluded from the emptiness.
+    #[must_use]
+    pub fn open(folder: &Path, audit: crate::audit::Audit) -> Self {
+        let (orders, orders_in) = mpsc::channel(QUEUE);
+        let knocking = Arc::new(Knocking::default());
+        match files::Files::open(folder) {
+            Ok((files, ledger)) => {
+                let (snapshot, snapshots) = watch::channel(Arc::new(ledger));
+                let (faults, fault) = watch::channel(None);
+                let writer = writer::Writer::new(files, snapshot, faults, audit, Arc::clone(&knocking));
+                tokio::spawn(writer.run(orders_in));
+                Self { orders, snapshots, knocking, fault, unreadable: false }
+            }
+            Err(error) => {
+                tracing::error!("{error}");
+                // The receivers' ends are dropped: every order is answered "not served", every snapshot is the empty one.
+                let (_, snapshots) = watch::channel(Arc::new(Ledger::default()));
+                let (_, fault) = watch::channel(Some(error.to_string()));
+                Self { orders, snapshots, knocking, fault, unreadable: true }
+            }
+        }
+    }
+
+    /// The latest snapshot.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Ledger> {
         self.snapshots.borrow().clone()
     }
 
-    /// A receiver that wakes on every new snapshot.
+    /// A receiver that wakes on every new generation.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<Ledger>> {
         self.snapshots.clone()
+    }
+
+    /// What is wrong with the ledgers now (unreadable, not writable, a refused hand edit), with what to do.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        self.fault.borrow().clone()
+    }
+
+    /// Whether the ledgers could not be read at all: then nothing that they govern may be served.
+    #[must_use]
+    pub fn unreadable(&self) -> bool {
+        self.unreadable
+    }
+
+    /// Unknown devices that reported themselves while they could not be admitted.
+    #[must_use]
+    pub fn knocking(&self) -> &Knocking {
+        &self.knocking
     }
 
     /// Asks for a change; returns when it is durable and published. `actor` goes into the audit.
@@ -53,8 +119,22 @@ impl LedgerHandle {
     /// See [`SubmitError`]; in every case nothing changed.
     pub async fn submit(&self, change: Change, actor: &str) -> Result<Submitted, SubmitError> {
         let (done, answer) = oneshot::channel();
-        let stopped = || SubmitError::Stopped("the writer has ended; see the log".into());
-        self.changes.send(Submission { change, actor: actor.to_owned(), done }).await.map_err(|_| stopped())?;
+        let stopped = || SubmitError::Stopped(self.fault().unwrap_or_else(|| "the writer has ended; see the log".into()));
+        let order = Order::Submit(Submission { change, actor: actor.to_owned(), done });
+        self.orders.send(order).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }
+
+    /// Writes what is only in memory; for an orderly end.
+    pub async fn flush(&self) {
+        let (done, answer) = oneshot::channel();
+        if self.orders.send(Order::Flush(done)).await.is_ok() {
+            // The writer may have ended: then there is nothing to wait for.
+            let _ = answer.await;
+        }
+    }
 }
+
+#[cfg(test)]
+#[path = "ledger/tests.rs"]
+mod tests;

@@ -1,17 +1,15 @@
 //! What every task of the daemon is handed: snapshots to read, and the few ways to make something happen.
 
 use crate::audit::Audit;
-use crate::credentials::CredentialStore;
 use crate::ledger::LedgerHandle;
-use crate::reconcile::TargetHandle;
-use crate::storage::Storage;
 use crate::timelines::Timelines;
+use anyhow::Context;
 use arc_swap::ArcSwap;
 use kurrent_core::config::Config;
 use kurrent_core::id::MacAddr;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Which MAC holds which address now, published by the lease owner after every change.
 pub type LeaseSnapshot = HashMap<Ipv4Addr, MacAddr>;
@@ -28,17 +26,71 @@ pub struct Shared {
     pub timelines: Timelines,
     /// The audit.
     pub audit: Audit,
-    /// Data plane secrets.
-    pub credentials: CredentialStore,
-    /// Masters and disks.
-    pub storage: Storage,
-    /// What the kernel exports.
-    pub target: TargetHandle,
     /// The appliance's Ed25519 identity (`state/secrets/server.key`).
     pub server_key: ed25519_dalek::SigningKey,
+    /// What is wrong now, for the log, the API and the screen.
+    pub faults: Faults,
+}
+
+/// What is wrong now, one sentence with what to do per part (`dhcp`, `target`, …).
+#[derive(Debug, Default)]
+pub struct Faults(Mutex<BTreeMap<String, String>>);
+
+impl Faults {
+    /// Sets a part's fault; logged when it is news.
+    pub fn set(&self, part: &str, what: impl Into<String>) {
+        let what = what.into();
+        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if map.get(part) != Some(&what) {
+            tracing::error!("{part}: {what}");
+            map.insert(part.to_owned(), what);
+        }
+    }
+
+    /// The part works again.
+    pub fn clear(&self, part: &str) {
+        if self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(part).is_some() {
+            tracing::info!("{part}: works again");
+        }
+    }
+
+    /// All, as `part: what`.
+    #[must_use]
+    pub fn list(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(part, what)| format!("{part}: {what}")).collect()
+    }
 }
 
 impl Shared {
+    /// Opens everything that lives in the state folder; call inside a tokio runtime. Tests do the same with a folder of theirs.
+    ///
+    /// # Errors
+    /// The state folder can not be used at all. A ledger that does not read is no error here: see [`LedgerHandle::unreadable`].
+    pub fn open(config: Config) -> anyhow::Result<SharedRef> {
+        let state = &config.state_dir;
+        let secrets = state.join("secrets");
+        kurrent_sys::store::private_folder(&secrets).with_context(|| format!("making {}", secrets.display()))?;
+        let server_key = crate::secrets::server_key(&secrets)?;
+        let audit = Audit::open(state).with_context(|| format!("opening the audit in {}", state.display()))?;
+        let ledger = LedgerHandle::open(state, audit.clone());
+        Ok(Arc::new(Self {
+            config,
+            ledger,
+            leases: ArcSwap::default(),
+            timelines: Timelines::default(),
+            audit,
+            server_key,
+            faults: Faults::default(),
+        }))
+    }
+
+    /// [`Faults::list`] and what is wrong with the ledgers.
+    #[must_use]
+    pub fn all_faults(&self) -> Vec<String> {
+        let ledger = self.ledger.fault().map(|f| format!("ledger: {f}"));
+        ledger.into_iter().chain(self.faults.list()).collect()
+    }
+
     /// Whether whoever has this address is to be answered by silence.
     #[must_use]
     pub fn is_revoked_address(&self, address: Ipv4Addr) -> bool {

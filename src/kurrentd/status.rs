@@ -1,1 +1,95 @@
-//! status
+//! `/run/kurrent/status`: what PID 1 draws on the screen. Replaced whole whenever it changes.
+
+use crate::secrets::Token;
+use crate::shared::{Shared, SharedRef};
+use kurrent_core::init::Status;
+use kurrent_core::ledger::{DeviceState, Ledger};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often the parts without a change signal are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const DEVICES_SHOWN: usize = 12;
+/// It holds the first-run token: only for PID 1.
+const MODE: u32 = 0o600;
+
+/// Keeps the file up to date until the daemon ends.
+pub async fn serve(shared: SharedRef, token: Token, path: PathBuf) {
+    let mut ledgers = shared.ledger.watch();
+    let mut written = None;
+    loop {
+        let text = compose(&shared, &token).encode();
+        if written.as_ref() != Some(&text) {
+            match write(&path, &text) {
+                Ok(()) => {
+                    shared.faults.clear("status");
+                    written = Some(text);
+                }
+                Err(e) => shared.faults.set("status", format!("{e}; the screen is not up to date")),
+            }
+        }
+        tokio::select! {
+            changed = ledgers.changed() => if changed.is_err() { tokio::time::sleep(LOOK_EVERY).await },
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+/// Writes a status when there is no daemon to speak of (it can not start).
+///
+/// # Errors
+/// The file can not be written.
+pub fn write_fault(path: &Path, fault: &str) -> anyhow::Result<()> {
+    write(path, &Status { faults: vec![fault.to_owned()], ..Status::default() }.encode())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    Ok(kurrent_sys::store::replace(path, text.as_bytes(), MODE)?)
+}
+
+/// The status now.
+#[must_use]
+pub fn compose(shared: &Shared, token: &Token) -> Status {
+    let ledger = shared.ledger.snapshot();
+    let unreadable = shared.ledger.unreadable();
+    Status {
+        serving: !unreadable,
+        api: api_addresses(shared.config.api_port),
+        first_run_token: Some(token.reveal().to_owned()),
+        devices: if unreadable { "unknown: the ledger does not read".into() } else { counts(&ledger) },
+        device: recent(shared, &ledger),
+        faults: shared.all_faults(),
+        refusals: shared.audit.refusals(),
+    }
+}
+
+/// Where the API answers, one URL per address of this host.
+#[must_use]
+pub fn api_addresses(port: u16) -> Vec<String> {
+    let addresses = kurrent_sys::link::addresses().unwrap_or_default();
+    addresses.into_iter().filter(|a| !a.address.is_loopback()).map(|a| format!("http://{}:{port}", a.address)).collect()
+}
+
+fn counts(ledger: &Ledger) -> String {
+    let count = |state| ledger.devices.values().filter(|d| d.state == state).count();
+    let (pooled, bound, revoked) = (count(DeviceState::Pooled), count(DeviceState::Bound), count(DeviceState::Revoked));
+    format!("{pooled} pooled, {bound} bound, {revoked} revoked")
+}
+
+fn recent(shared: &Shared, ledger: &Ledger) -> Vec<String> {
+    let mut devices: Vec<_> = ledger.devices.values().collect();
+    devices.sort_by(|a, b| b.last_seen.cmp(&a.last_seen).then(a.mac.cmp(&b.mac)));
+    let line = |d: &kurrent_core::ledger::Device| {
+        let state = match d.state {
+            DeviceState::Pooled => "pooled",
+            DeviceState::Bound => "bound",
+            DeviceState::Revoked => "revoked",
+        };
+        let worker = d.bound_worker_id.as_ref().map_or("-", |w| w.as_str());
+        format!("{} {state} {worker} {}", d.mac, shared.timelines.summary(d.mac)).trim_end().to_owned()
+    };
+    devices.into_iter().take(DEVICES_SHOWN).map(|d| line(d)).collect()
+}

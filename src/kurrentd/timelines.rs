@@ -36,6 +36,18 @@ impl Timelines {
         self.with(mac, now, |boot| boot.fault = (!fault.is_empty()).then(|| fault.chars().take(200).collect()));
     }
 
+    /// In a word or two how far the device's latest boot is, for lists; empty when nothing was seen of it.
+    #[must_use]
+    pub fn summary(&self, mac: MacAddr) -> String {
+        let map = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some((boot, _)) = map.get(&mac) else { return String::new() };
+        let step = boot.marks.last().map(|m| format!("{:?}", m.step).to_lowercase()).unwrap_or_default();
+        match &boot.fault {
+            Some(fault) => format!("{step} ({fault})"),
+            None => step,
+        }
+    }
+
     /// The latest boot of a device, if anything was seen of it.
     #[must_use]
     pub fn of(&self, mac: MacAddr) -> Option<Boot> {

@@ -11,5 +11,4 @@ pub mod link;
 pub mod mount;
 pub mod packet;
 pub mod power;
-pub mod sockets;
 pub mod store;

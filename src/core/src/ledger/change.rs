@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub enum Change {
     /// A device's own report (K05, K07, K08): admits an unknown one only while the window is open and with a valid key;
-    /// refreshes a known one; never changes a stored key.
+    /// refreshes a known one. A stored key is replaced only under a [`Change::Rekey`] order; a key is added to a device
+    /// without one only while the window is open or under such an order.
     Report {
         /// Who reports.
         mac: MacAddr,
@@ -54,6 +55,13 @@ pub enum Change {
     Purge {
         /// Which device.
         mac: MacAddr,
+    },
+    /// Lets the device's next report, until then, set a new key: one-shot (an operator replaced a mainboard). `None` withdraws.
+    Rekey {
+        /// Which device.
+        mac: MacAddr,
+        /// At most 60 minutes from now.
+        until: Option<Wall>,
     },
     /// Replaces labels.
     Label {
@@ -118,6 +126,8 @@ pub enum Outcome {
     Admitted,
     /// A report refreshed a known device, or nothing differed; nothing need be written at once.
     Refreshed,
+    /// A report gave a known device its key (window open and none stored, or a rekey order): durable.
+    KeyStored,
     /// A report from an unknown device while the window is closed, or without a valid key (K07, K08).
     Knocking,
     /// A report with another key than the stored one: nothing changed, to be audited.
@@ -136,4 +146,89 @@ pub struct Rejected {
     pub status: u16,
     /// One sentence with the next step.
     pub detail: String,
+}
+
+impl Change {
+    /// How the audit names it.
+    #[must_use]
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Self::Report { .. } => "report",
+            Self::Register { .. } => "register",
+            Self::Bind { .. } => "bind",
+            Self::Unbind { .. } => "unbind",
+            Self::Revoke { .. } => "revoke",
+            Self::Purge { .. } => "purge",
+            Self::Rekey { .. } => "rekey",
+            Self::Label { .. } => "label",
+            Self::CreateWorker { .. } => "worker-create",
+            Self::DeleteWorker { .. } => "worker-delete",
+            Self::AddDisk { .. } => "disk-add",
+            Self::RemoveDisk { .. } => "disk-remove",
+            Self::SetDefaultDisk { .. } => "default-disk",
+            Self::SetBoot { .. } => "boot-settings",
+            Self::OpenWindow { .. } => "window-open",
+            Self::CloseWindow => "window-close",
+        }
+    }
+
+    /// The device it is about.
+    #[must_use]
+    pub fn device(&self) -> Option<MacAddr> {
+        match self {
+            Self::Report { mac, .. }
+            | Self::Register { mac, .. }
+            | Self::Bind { mac, .. }
+            | Self::Unbind { mac }
+            | Self::Revoke { mac }
+            | Self::Purge { mac }
+            | Self::Rekey { mac, .. }
+            | Self::Label { mac, .. } => Some(*mac),
+            Self::CreateWorker { .. }
+            | Self::DeleteWorker { .. }
+            | Self::AddDisk { .. }
+            | Self::RemoveDisk { .. }
+            | Self::SetDefaultDisk { .. }
+            | Self::SetBoot { .. }
+            | Self::OpenWindow { .. }
+            | Self::CloseWindow => None,
+        }
+    }
+
+    /// The Worker or disk it is about, as text; empty when neither.
+    #[must_use]
+    pub fn object(&self) -> String {
+        match self {
+            Self::Bind { worker, .. } | Self::CreateWorker { worker } | Self::DeleteWorker { worker } | Self::SetBoot { worker, .. } => {
+                worker.to_string()
+            }
+            Self::AddDisk { worker, disk } => format!("{worker} {}", disk.os_tag),
+            Self::RemoveDisk { worker, os_tag } | Self::SetDefaultDisk { worker, os_tag } => format!("{worker} {os_tag}"),
+            Self::Report { .. }
+            | Self::Register { .. }
+            | Self::Unbind { .. }
+            | Self::Revoke { .. }
+            | Self::Purge { .. }
+            | Self::Rekey { .. }
+            | Self::Label { .. }
+            | Self::OpenWindow { .. }
+            | Self::CloseWindow => String::new(),
+        }
+    }
+}
+
+impl Outcome {
+    /// How the audit names it.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Done => "ok",
+            Self::Admitted => "admitted",
+            Self::Refreshed => "refreshed",
+            Self::KeyStored => "key_stored",
+            Self::Knocking => "knocking",
+            Self::KeyMismatch => "key_mismatch",
+            Self::Revoked => "revoked",
+        }
+    }
 }

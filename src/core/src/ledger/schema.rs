@@ -118,8 +118,12 @@ pub struct Device {
     /// Its last accepted report; written with the next change, not by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<Wall>,
-    /// +1 on bind, unbind, rebind and revoke: part of the host NQN, so old credentials die with it.
+    /// Grows on bind, unbind, rebind, revoke and a new key: part of the host NQN, so old credentials die with it. It is the
+    /// generation of that change, so no two bindings of one Worker, through whatever devices, ever share an epoch.
     pub epoch: u64,
+    /// The next report until then may set a new key; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rekey_until: Option<Wall>,
     /// A machine without a key (BIOS) that may boot although enforcement is on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keyless_allowed: bool,
@@ -135,6 +139,25 @@ pub struct Device {
     /// The reported hardware.
     #[serde(default)]
     pub fingerprint: Fingerprint,
+}
+
+/// `ed25519:<64 hex>` or `p256:<130 hex>` (uncompressed point) as raw octets; `None` when it has neither form. Whether the
+/// octets are a point of the curve is checked where keys come in.
+#[must_use]
+pub fn key_octets(text: &str) -> Option<Vec<u8>> {
+    let (digits, length) = match text.split_once(':')? {
+        ("ed25519", digits) => (digits, 32),
+        ("p256", digits) if digits.starts_with("04") => (digits, 65),
+        _ => return None,
+    };
+    let octets = hex::decode(digits).ok()?;
+    (octets.len() == length && !digits.bytes().any(|b| b.is_ascii_uppercase())).then_some(octets)
+}
+
+/// SHA-256 (hex) of the raw octets of a key text: what people compare.
+#[must_use]
+pub fn key_hash(text: &str) -> Option<String> {
+    key_octets(text).map(|octets| hex::encode(<sha2::Sha256 as sha2::Digest>::digest(octets)))
 }
 
 /// One compute identity. The bound device is a projection and never stored here (K14).

@@ -1,0 +1,122 @@
+//! What strangers cause must not fill the disk: repeats are counted, and all of them together have a budget a minute.
+//! What people (`admin`) and the appliance (`system`) do is always written.
+
+use super::Event;
+use kurrent_core::time::Mono;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Equal events written within [`WINDOW`]; further ones are counted.
+const BURST: u32 = 3;
+/// Events of strangers written within [`WINDOW`], whatever they are.
+const BUDGET: u32 = 120;
+const WINDOW: Duration = Duration::from_secs(60);
+/// Different events remembered; others fall under the budget only.
+const MAX_KINDS: usize = 1024;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Write,
+    Counted,
+}
+
+struct Kind {
+    event: Event,
+    since: Mono,
+    written: u32,
+    counted: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Limit {
+    kinds: HashMap<String, Kind>,
+    since: Mono,
+    spent: u32,
+    /// Over budget, and of no remembered kind.
+    others: u64,
+}
+
+impl Limit {
+    pub(super) fn take(&mut self, event: &Event, now: Mono) -> Verdict {
+        if event.actor == "admin" || event.actor == "system" {
+            return Verdict::Write;
+        }
+        if now.since(self.since) >= WINDOW {
+            (self.since, self.spent) = (now, 0);
+        }
+        let key = format!("{}\0{}\0{:?}\0{}\0{}", event.actor, event.verb, event.device, event.object, event.result);
+        if let Some(kind) = self.kinds.get_mut(&key) {
+            if kind.written >= BURST || self.spent >= BUDGET {
+                kind.counted = kind.counted.saturating_add(1);
+                return Verdict::Counted;
+            }
+            kind.written += 1;
+            self.spent += 1;
+            return Verdict::Write;
+        }
+        if self.spent >= BUDGET {
+            self.others = self.others.saturating_add(1);
+            return Verdict::Counted;
+        }
+        self.spent += 1;
+        if self.kinds.len() < MAX_KINDS {
+            self.kinds.insert(key, Kind { event: event.clone(), since: now, written: 1, counted: 0 });
+        }
+        Verdict::Write
+    }
+
+    /// Events whose window is over (or `all`), with the count of what was not written.
+    pub(super) fn due(&mut self, now: Mono, all: bool) -> Vec<(Event, u64)> {
+        let mut due = Vec::new();
+        self.kinds.retain(|_, kind| {
+            let over = now.since(kind.since) >= WINDOW;
+            if (over || all) && kind.counted > 0 {
+                due.push((kind.event.clone(), std::mem::take(&mut kind.counted)));
+            }
+            !over
+        });
+        if self.others > 0 && (all || now.since(self.since) >= WINDOW) {
+            let event = Event { actor: "devices".into(), verb: "audit", device: None, object: String::new(), result: "over_budget".into() };
+            due.push((event, std::mem::take(&mut self.others)));
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kurrent_core::id::MacAddr;
+
+    fn event(actor: &str, n: u16) -> Event {
+        let [a, b] = n.to_be_bytes();
+        Event {
+            actor: actor.into(),
+            verb: "boot-vars",
+            device: Some(MacAddr([2, 0, 0, 0, a, b])),
+            object: String::new(),
+            result: "no_key".into(),
+        }
+    }
+
+    #[test]
+    fn repeats_are_counted_and_the_count_is_told() {
+        let mut limit = Limit::default();
+        let at = |s: u64| Mono(Duration::from_secs(1000 + s));
+        let written = (0..50).filter(|_| limit.take(&event("device", 1), at(0)) == Verdict::Write).count();
+        assert_eq!(written, 3);
+        assert!(limit.due(at(59), false).is_empty());
+        assert_eq!(limit.due(at(60), false).into_iter().map(|d| d.1).collect::<Vec<_>>(), [47]);
+        assert_eq!(limit.take(&event("device", 1), at(61)), Verdict::Write);
+    }
+
+    #[test]
+    fn many_strangers_share_one_budget_and_people_are_not_limited() {
+        let mut limit = Limit::default();
+        let at = Mono(Duration::from_secs(1000));
+        let written = (0..5000).filter(|n| limit.take(&event("device", *n), at) == Verdict::Write).count();
+        assert_eq!(written, 120);
+        assert_eq!(limit.due(at, true).into_iter().map(|d| d.1).sum::<u64>(), 5000 - 120);
+        assert!((0..500).all(|n| limit.take(&event("admin", n), at) == Verdict::Write));
+    }
+}

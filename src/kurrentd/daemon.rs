@@ -1,0 +1,118 @@
+//! `kurrentd run`: starts every part and keeps it running. A part that fails is a fault on screen, in the API and in the
+//! log, and is tried again; the others serve on.
+
+use crate::shared::{Shared, SharedRef};
+use anyhow::{Context, bail};
+use kurrent_core::config::{Config, InterfaceChoice};
+use std::future::Future;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A part that runs this long is taken to work.
+const WORKS_AFTER: Duration = Duration::from_secs(2);
+const BACK_OFF: [u64; 5] = [1, 2, 5, 10, 30];
+/// How long the API may finish what it is at.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What no part can do without is missing: the state folder, the secrets, the API's port.
+pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
+    let shared = Shared::open(config)?;
+    let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets"))?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), name = shared.config.name, "kurrentd starts");
+    tokio::spawn(crate::status::serve(shared.clone(), token.clone(), status));
+    if shared.ledger.unreadable() {
+        // Nothing that the ledgers govern is served: an unknown device might be a revoked one. Nothing is withdrawn either:
+        // what the kernel exports goes on.
+        tracing::error!("the ledgers do not read: only the API serves; repair them and restart kurrentd");
+    } else {
+        boot_network(&shared);
+    }
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let api = crate::api::serve(shared.clone(), token, stopped);
+    tokio::pin!(api);
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    tokio::select! {
+        result = &mut api => return result.context("serving the API"),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("kurrentd ends");
+    stop.send_replace(true);
+    // Whoever does not finish in time is cut off.
+    let _ = tokio::time::timeout(GRACE, &mut api).await;
+    shared.ledger.flush().await;
+    let audit = shared.audit.clone();
+    tokio::task::spawn_blocking(move || audit.flush()).await.context("flushing the audit")
+}
+
+/// Starts what serves the boot network.
+fn boot_network(shared: &SharedRef) {
+    let _ = shared;
+}
+
+/// Keeps one part running: a failure is told and tried again, with back-off.
+#[allow(dead_code)]
+fn keep<F, R>(shared: &SharedRef, part: &'static str, start: F)
+where
+    F: Fn(SharedRef) -> R + Send + 'static,
+    R: Future<Output = anyhow::Result<()>> + Send,
+{
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        let mut back_off = BACK_OFF.into_iter();
+        let mut pause = 1;
+        loop {
+            let running = start(shared.clone());
+            tokio::pin!(running);
+            let result = tokio::select! {
+                early = &mut running => early,
+                () = tokio::time::sleep(WORKS_AFTER) => {
+                    shared.faults.clear(part);
+                    back_off = BACK_OFF.into_iter();
+                    running.await
+                }
+            };
+            match result {
+                Ok(()) => return tracing::info!("{part} has ended"),
+                Err(error) => shared.faults.set(part, format!("{error:#}")),
+            }
+            pause = back_off.next().unwrap_or(pause);
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+        }
+    });
+}
+
+/// The NIC that has the boot network's address; whoever set the address (PID 1, or the host's administrator) chose it.
+///
+/// # Errors
+/// None has it, or another one than the configuration says.
+pub fn boot_interface(config: &Config) -> anyhow::Result<String> {
+    let network = &config.boot_network;
+    let address = network.address;
+    let found = kurrent_sys::link::addresses()?.into_iter().find(|a| a.address == address);
+    let Some(found) = found else {
+        bail!(
+            "no NIC has the boot network's address {address}; give it one (ip address add {address}/{} dev NIC), or correct spec.networking.boot",
+            network.prefix
+        );
+    };
+    let links = kurrent_sys::link::links()?;
+    let link = links.into_iter().find(|l| l.index == found.index).with_context(|| format!("{address} is not on an Ethernet NIC"))?;
+    let right = match &network.interface {
+        InterfaceChoice::Name(name) => *name == link.name,
+        InterfaceChoice::Mac(mac) => link.mac == Some(*mac),
+        InterfaceChoice::Link => true,
+    };
+    if !right {
+        bail!(
+            "the boot network's address {address} is on {}, not on the NIC of spec.networking.boot.interface; move one of them",
+            link.name
+        );
+    }
+    Ok(link.name)
+}

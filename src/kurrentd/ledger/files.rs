@@ -1,0 +1,376 @@
+//! `devices.yml`, `workers.yml` and `settings.yml` on disk: loaded whole, changed all or nothing.
+//!
+//! One changed file: it is replaced (`sys::store`); the rename is the commit. Several changed files: the new texts go into
+//! `intent.json` first, whose rename is the commit; then each file is replaced and the intent removed. At start a leftover
+//! intent is carried out for every file whose generation is older. Cut anywhere, the next start has the change whole or not
+//! at all:
+//!
+//! ```text
+//!   nothing | intent.json renamed = COMMIT | devices.yml | workers.yml | intent.json removed
+//!   old     | new (carried out at start)   | new         | new         | new
+//! ```
+//!
+//! Three different starts: all files *missing* begins empty (and writes them, through an intent); *corrupt* or some missing
+//! is refused with file and line; *newer than me* is refused. Refused means: nothing is written.
+
+use crate::yaml::{self, Fault, located};
+use kurrent_core::ledger::Ledger;
+use kurrent_core::ledger::schema::{DevicesFile, LEDGER_VERSION, SettingsFile, WorkersFile};
+use kurrent_sys::store::{self, ReplaceError};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// 20,000 devices are about 20 MiB; more is not ours.
+const MAX_OCTETS: u64 = 128 * 1024 * 1024;
+const MAX_NODES: usize = 8_000_000;
+const MODE: u32 = 0o600;
+const INTENT: &str = "intent.json";
+
+/// The ledger files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    Devices,
+    Workers,
+    Settings,
+}
+
+const NAMES: [Name; 3] = [Name::Devices, Name::Workers, Name::Settings];
+
+impl Name {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Devices => "devices.yml",
+            Self::Workers => "workers.yml",
+            Self::Settings => "settings.yml",
+        }
+    }
+}
+
+/// Why ledgers can not be served.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file does not read as a ledger, contradicts itself or another one, or is missing while others are there.
+    #[error("{0}")]
+    Corrupt(String),
+    /// A later version of this program wrote it.
+    #[error("{file} has version {version}, this program knows up to {LEDGER_VERSION}: run the program that wrote it, or a later one")]
+    Newer {
+        /// Which file.
+        file: String,
+        /// Its version.
+        version: u32,
+    },
+    /// The folder or a file can not be read or written.
+    #[error("{path}: {cause}; check the disk and its permissions", path = .path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+}
+
+/// Why a commit is not known to be done.
+#[derive(Debug)]
+pub enum CommitError {
+    /// Nothing changed on the disk.
+    NotDone(String),
+    /// The disk may hold it or not; only a restart can tell.
+    InDoubt(String),
+}
+
+/// Identity of a file's content as we left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp(u64, i64, i64, u64);
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Intent {
+    version: u32,
+    generation: u64,
+    files: Vec<IntentFile>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IntentFile {
+    name: String,
+    text: String,
+}
+
+/// The texts of a state folder, with a committed intent already carried out on them.
+struct Texts {
+    /// By [`NAMES`]; `None` is missing.
+    files: [Option<Vec<u8>>; 3],
+    intent: bool,
+}
+
+/// The files of one state folder, and what they hold.
+pub struct Files {
+    folder: PathBuf,
+    durable: Ledger,
+    stamps: [Option<Stamp>; 3],
+    /// Committed in `intent.json`, not yet in every file.
+    unfinished: Option<Vec<(Name, String)>>,
+    cut: Cut,
+}
+
+/// Where tests make the disk fail: called before every step of a commit with its name.
+type Cut = Option<Box<dyn FnMut(&str) -> io::Result<()> + Send>>;
+
+/// Reads and checks the ledgers without writing anything; `None` when there are none yet.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn check(folder: &Path) -> Result<Option<Ledger>, LoadError> {
+    let texts = read_texts(folder)?;
+    if texts.files.iter().all(Option::is_none) { Ok(None) } else { assemble(folder, &texts).map(Some) }
+}
+
+impl Files {
+    /// Loads the ledgers, carries out a leftover intent, begins empty ones when there are none.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing was written.
+    pub fn open(folder: &Path) -> Result<(Self, Ledger), LoadError> {
+        let failed = |cause| LoadError::Io { path: folder.to_owned(), cause };
+        store::private_folder(folder).map_err(failed)?;
+        let texts = read_texts(folder)?;
+        let first_start = texts.files.iter().all(Option::is_none);
+        let ledger = if first_start { Ledger::default() } else { assemble(folder, &texts)? };
+        // All checks are behind us: only now may the folder be touched.
+        store::sweep(folder).map_err(failed)?;
+        let mut files = Self { folder: folder.to_owned(), durable: ledger.clone(), stamps: [None; 3], unfinished: None, cut: None };
+        if texts.intent || first_start {
+            let text = |name| if first_start { encode(name, &ledger) } else { current(name, &texts) };
+            let all = NAMES
+                .into_iter()
+                .map(|n| Ok((n, text(n)?)))
+                .collect::<Result<Vec<_>, String>>()
+                .map_err(|e| failed(io::Error::other(e)))?;
+            let started = if first_start { files.write_intent(ledger.generation, &all) } else { Ok(()) };
+            let done = started.and_then(|()| {
+                files.unfinished = Some(all);
+                files.finish().map_err(CommitError::NotDone)
+            });
+            if let Err(CommitError::NotDone(what) | CommitError::InDoubt(what)) = done {
+                return Err(failed(io::Error::other(what)));
+            }
+        }
+        files.stamps = NAMES.map(|n| files.stamp(n));
+        Ok((files, ledger))
+    }
+
+    /// Makes `ledger` what the files hold.
+    ///
+    /// # Errors
+    /// [`CommitError`] says whether the old state stands.
+    pub fn commit(&mut self, ledger: &Ledger) -> Result<(), CommitError> {
+        self.finish().map_err(CommitError::NotDone)?;
+        let changed: Vec<Name> = NAMES.into_iter().filter(|n| differs(*n, &self.durable, ledger)).collect();
+        let texts = changed.iter().map(|n| Ok((*n, encode(*n, ledger)?))).collect::<Result<Vec<_>, String>>();
+        let texts = texts.map_err(CommitError::NotDone)?;
+        match texts.as_slice() {
+            [] => return Ok(()),
+            [(name, text)] => self.replace(name.text(), text).map_err(|e| match e {
+                ReplaceError::Unchanged { .. } => CommitError::NotDone(e.to_string()),
+                ReplaceError::InDoubt { .. } => CommitError::InDoubt(e.to_string()),
+            })?,
+            _ => {
+                self.write_intent(ledger.generation, &texts)?;
+                self.unfinished = Some(texts);
+            }
+        }
+        self.durable = ledger.clone();
+        // Committed: a failure from here on is repaired before the next commit or at the next start.
+        if let Err(what) = self.finish() {
+            tracing::warn!("a committed ledger change waits in {INTENT}: {what}");
+        }
+        for (at, name) in NAMES.into_iter().enumerate() {
+            if changed.contains(&name) {
+                let stamp = self.stamp(name);
+                if let Some(slot) = self.stamps.get_mut(at) {
+                    *slot = stamp;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether somebody else changed a file since we last wrote or read it.
+    #[must_use]
+    pub fn changed_by_hand(&self) -> bool {
+        self.unfinished.is_none() && NAMES.map(|n| self.stamp(n)) != self.stamps
+    }
+
+    /// Reads files that somebody changed. The answer is not yet what [`Files::commit`] compares with.
+    ///
+    /// # Errors
+    /// [`LoadError`]: the edit is refused.
+    pub fn reload(&mut self) -> Result<Ledger, LoadError> {
+        let stamps = NAMES.map(|n| self.stamp(n));
+        let ledger = check(&self.folder)?
+            .ok_or_else(|| LoadError::Corrupt(format!("{}: all ledger files are gone; restore them", self.folder.display())))?;
+        self.stamps = stamps;
+        self.durable = ledger.clone();
+        Ok(ledger)
+    }
+
+    fn stamp(&self, name: Name) -> Option<Stamp> {
+        let meta = self.folder.join(name.text()).metadata().ok()?;
+        Some(Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.size()))
+    }
+
+    fn write_intent(&mut self, generation: u64, texts: &[(Name, String)]) -> Result<(), CommitError> {
+        let files = texts.iter().map(|(n, t)| IntentFile { name: n.text().into(), text: t.clone() }).collect();
+        let json = serde_json::to_string(&Intent { version: LEDGER_VERSION, generation, files })
+            .map_err(|e| CommitError::NotDone(e.to_string()))?;
+        self.replace(INTENT, &json).map_err(|e| match e {
+            ReplaceError::Unchanged { .. } => CommitError::NotDone(e.to_string()),
+            ReplaceError::InDoubt { .. } => CommitError::InDoubt(e.to_string()),
+        })
+    }
+
+    /// Carries out what is committed in the intent.
+    fn finish(&mut self) -> Result<(), String> {
+        let Some(texts) = self.unfinished.take() else { return Ok(()) };
+        let mut done = || -> Result<(), String> {
+            for (name, text) in &texts {
+                self.replace(name.text(), text).map_err(|e| e.to_string())?;
+            }
+            self.step("remove intent")
+                .and_then(|()| store::remove(&self.folder.join(INTENT)))
+                .map_err(|e| format!("removing {INTENT}: {e}"))
+        };
+        let done = done();
+        if done.is_err() {
+            self.unfinished = Some(texts);
+        }
+        done
+    }
+
+    fn step(&mut self, name: &str) -> io::Result<()> {
+        self.cut.as_mut().map_or(Ok(()), |cut| cut(name))
+    }
+
+    fn replace(&mut self, name: &str, text: &str) -> Result<(), ReplaceError> {
+        let path = self.folder.join(name);
+        let cut = &mut self.cut;
+        store::replace_stepwise(&path, text.as_bytes(), MODE, &mut |step| {
+            cut.as_mut().map_or(Ok(()), |cut| cut(&format!("{name} {step:?}")))
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn cut_with(&mut self, cut: impl FnMut(&str) -> io::Result<()> + Send + 'static) {
+        self.cut = Some(Box::new(cut));
+    }
+}
+
+fn differs(name: Name, old: &Ledger, new: &Ledger) -> bool {
+    match name {
+        Name::Devices => !old.devices.ptr_eq(&new.devices) && old.devices != new.devices,
+        Name::Workers => !old.workers.ptr_eq(&new.workers) && old.workers != new.workers,
+        Name::Settings => old.settings != new.settings,
+    }
+}
+
+fn encode(name: Name, ledger: &Ledger) -> Result<String, String> {
+    let (what, text) = match name {
+        Name::Devices => {
+            ("Devices: which machines there are, and which Worker each one boots as.", serde_saphyr::to_string(&ledger.devices_file()))
+        }
+        Name::Workers => ("Workers: which identities there are, and their system disks.", serde_saphyr::to_string(&ledger.workers_file())),
+        Name::Settings => ("Settings that change at run time.", serde_saphyr::to_string(&ledger.settings_file())),
+    };
+    let text = text.map_err(|e| format!("encoding {}: {e}", name.text()))?;
+    Ok(format!(
+        "# Kurrent ledger. {what}\n# Written by kurrentd. Edit with care: `kurrentd state check` tells whether it still reads.\n{text}"
+    ))
+}
+
+fn current(name: Name, texts: &Texts) -> Result<String, String> {
+    let [devices, workers, settings] = &texts.files;
+    let octets = match name {
+        Name::Devices => devices,
+        Name::Workers => workers,
+        Name::Settings => settings,
+    };
+    String::from_utf8(octets.clone().unwrap_or_default()).map_err(|e| e.to_string())
+}
+
+fn read_texts(folder: &Path) -> Result<Texts, LoadError> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        store::read(&path, MAX_OCTETS).map_err(|cause| LoadError::Io { path, cause })
+    };
+    let mut files = [read(Name::Devices.text())?, read(Name::Workers.text())?, read(Name::Settings.text())?];
+    let Some(octets) = read(INTENT)? else { return Ok(Texts { files, intent: false }) };
+    let corrupt = |e: String| {
+        LoadError::Corrupt(format!(
+            "{}: {e}; it holds a change that was not finished: restore the folder from a backup",
+            folder.join(INTENT).display()
+        ))
+    };
+    let intent: Intent = serde_json::from_slice(&octets).map_err(|e| corrupt(e.to_string()))?;
+    if intent.version > LEDGER_VERSION {
+        return Err(LoadError::Newer { file: folder.join(INTENT).display().to_string(), version: intent.version });
+    }
+    for IntentFile { name, text } in intent.files {
+        let at = NAMES.iter().position(|n| n.text() == name).ok_or_else(|| corrupt(format!("it names {name:?}, which is no ledger")))?;
+        if let Some(slot) = files.get_mut(at) {
+            // A file that already holds the change, or was edited after it, stands.
+            let older = slot.as_ref().and_then(|o| yaml::parse::<Head>(o, MAX_NODES).ok()).is_none_or(|h| h.generation < intent.generation);
+            if older || slot.is_none() {
+                *slot = Some(text.into_bytes());
+            }
+        }
+    }
+    Ok(Texts { files, intent: true })
+}
+
+/// The part of every file that all versions share.
+#[derive(Deserialize)]
+struct Head {
+    version: u32,
+    generation: u64,
+}
+
+fn parse<T: DeserializeOwned>(folder: &Path, name: Name, octets: Option<&Vec<u8>>) -> Result<T, LoadError> {
+    let path = folder.join(name.text());
+    let Some(octets) = octets else {
+        let what = "this file is missing while the other ledger files are there; restore it from a backup".into();
+        return Err(LoadError::Corrupt(located(&path, &Fault { line: 0, what })));
+    };
+    let head: Head = yaml::parse(octets, MAX_NODES).map_err(|f| LoadError::Corrupt(located(&path, &f)))?;
+    if head.version > LEDGER_VERSION {
+        return Err(LoadError::Newer { file: path.display().to_string(), version: head.version });
+    }
+    yaml::parse(octets, MAX_NODES).map_err(|f| LoadError::Corrupt(located(&path, &f)))
+}
+
+fn assemble(folder: &Path, texts: &Texts) -> Result<Ledger, LoadError> {
+    let [devices, workers, settings] = &texts.files;
+    let devices_file: DevicesFile = parse(folder, Name::Devices, devices.as_ref())?;
+    let workers_file: WorkersFile = parse(folder, Name::Workers, workers.as_ref())?;
+    let settings_file: SettingsFile = parse(folder, Name::Settings, settings.as_ref())?;
+    Ledger::assemble(devices_file, workers_file, settings_file).map_err(|wrong| {
+        let octets = if wrong.file == Name::Devices.text() { devices } else { workers };
+        let line = octets.as_ref().map_or(0, |o| line_of_record(o, &wrong.record));
+        LoadError::Corrupt(located(&folder.join(wrong.file), &Fault { line, what: wrong.what }))
+    })
+}
+
+/// The last line that has `mac: RECORD` or `worker_id: RECORD`: with two of them, the second is the one too many.
+fn line_of_record(octets: &[u8], record: &str) -> u64 {
+    let text = String::from_utf8_lossy(octets);
+    let is_it = |line: &str| {
+        let (key, value) = line.trim_start_matches([' ', '-']).split_once(':').unwrap_or_default();
+        (key == "mac" || key == "worker_id") && value.trim().trim_matches(['"', '\'']).eq_ignore_ascii_case(record)
+    };
+    let lines = text.lines().enumerate().filter(|(_, line)| is_it(line));
+    lines.last().map_or(0, |(at, _)| u64::try_from(at).unwrap_or(0).saturating_add(1))
+}

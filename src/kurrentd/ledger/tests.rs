@@ -1,0 +1,324 @@
+use super::files::{CommitError, Files, LoadError, check};
+use super::*;
+use kurrent_core::id::{MacAddr, WorkerId};
+use kurrent_core::ledger::apply::apply;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+fn mac(n: u8) -> MacAddr {
+    MacAddr([0x52, 0x54, 0, 0, 0, n])
+}
+
+fn worker(name: &str) -> WorkerId {
+    name.parse().unwrap()
+}
+
+fn register(n: u8) -> Change {
+    Change::Register { mac: mac(n), public_key: None, keyless_allowed: false, note: String::new() }
+}
+
+fn applied(ledger: &Ledger, changes: impl IntoIterator<Item = Change>) -> Ledger {
+    changes.into_iter().fold(ledger.clone(), |l, c| apply(&l, c, kurrent_sys::clock::now()).unwrap().0)
+}
+
+fn bound() -> [Change; 3] {
+    [register(1), Change::CreateWorker { worker: worker("w1") }, Change::Bind { mac: mac(1), worker: worker("w1"), force: false }]
+}
+
+async fn open(folder: &Path) -> LedgerHandle {
+    LedgerHandle::open(folder, crate::audit::Audit::open(folder).unwrap())
+}
+
+/// A change of two files cut at every step: the next start has all of it or nothing, and all of it once it was acknowledged.
+#[test]
+fn a_change_of_several_files_is_all_or_nothing_wherever_it_is_cut() {
+    let steps = Arc::new(Mutex::new(Vec::new()));
+    let attempt = |cut_at: Option<usize>| {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut files, empty) = Files::open(folder.path()).unwrap();
+        let before = applied(&empty, bound());
+        files.commit(&before).unwrap();
+        let mut at = 0;
+        let seen = Arc::clone(&steps);
+        files.cut_with(move |step| {
+            at += 1;
+            match cut_at {
+                None => seen.lock().unwrap().push(step.to_owned()),
+                // Once cut, everything after fails too: that is what a power cut looks like.
+                Some(cut) if at > cut => return Err(std::io::Error::other("cut")),
+                Some(_) => {}
+            }
+            Ok(())
+        });
+        let after = applied(&before, [Change::DeleteWorker { worker: worker("w1") }]);
+        let result = files.commit(&after);
+        drop(files);
+        let checked = check(folder.path()).unwrap().unwrap();
+        let (_, found) = Files::open(folder.path()).unwrap();
+        assert_eq!(checked.generation, found.generation, "check sees what a start sees");
+        assert!(!folder.path().join("intent.json").exists());
+        let whole = |l: &Ledger| (found.devices == l.devices && found.workers == l.workers).then_some(l.generation);
+        let state = whole(&before).or(whole(&after)).unwrap_or_else(|| panic!("half a change after cut {cut_at:?}"));
+        match result {
+            Ok(()) => assert_eq!(state, after.generation, "acknowledged, cut {cut_at:?}"),
+            Err(CommitError::NotDone(_)) => assert_eq!(state, before.generation, "refused, cut {cut_at:?}"),
+            Err(CommitError::InDoubt(_)) => {}
+        }
+        assert_eq!(found.bound.len(), found.workers.len());
+    };
+    attempt(None);
+    let count = steps.lock().unwrap().len();
+    assert!(count >= 19, "intent, two files and the removal: {:?}", steps.lock().unwrap());
+    for cut in 0..count {
+        attempt(Some(cut));
+    }
+}
+
+/// The same for one file, and for the very first start.
+#[test]
+fn a_change_of_one_file_is_all_or_nothing_wherever_it_is_cut() {
+    for cut in 0..6 {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut files, empty) = Files::open(folder.path()).unwrap();
+        let mut at = 0;
+        files.cut_with(move |_| {
+            at += 1;
+            if at > cut { Err(std::io::Error::other("cut")) } else { Ok(()) }
+        });
+        let after = applied(&empty, [register(1)]);
+        let result = files.commit(&after);
+        let (_, found) = Files::open(folder.path()).unwrap();
+        match result {
+            Ok(()) => panic!("cut {cut} was not felt"),
+            Err(CommitError::NotDone(_)) => assert_eq!(found.devices.len(), 0),
+            Err(CommitError::InDoubt(_)) => assert_eq!(found.devices.len(), 1),
+        }
+    }
+}
+
+#[test]
+fn a_commit_that_waits_in_the_intent_is_finished_before_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, empty) = Files::open(folder.path()).unwrap();
+    let broken = Arc::new(Mutex::new(true));
+    let switch = Arc::clone(&broken);
+    files.cut_with(move |step| {
+        if *switch.lock().unwrap() && step.starts_with("workers.yml") { Err(std::io::Error::other("disk full")) } else { Ok(()) }
+    });
+    let two = applied(&empty, bound());
+    files.commit(&two).unwrap();
+    assert!(folder.path().join("intent.json").exists());
+    let three = applied(&two, [register(2)]);
+    assert!(matches!(files.commit(&three), Err(CommitError::NotDone(_))), "the old one first");
+    *broken.lock().unwrap() = false;
+    files.commit(&three).unwrap();
+    let (_, found) = Files::open(folder.path()).unwrap();
+    assert_eq!((found.devices.len(), found.workers.len(), found.generation), (2, 1, three.generation));
+}
+
+fn damaged(change: impl Fn(&Path)) -> (tempfile::TempDir, LoadError) {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, empty) = Files::open(folder.path()).unwrap();
+    files.commit(&applied(&empty, bound().into_iter().chain([register(2)]))).unwrap();
+    drop(files);
+    change(folder.path());
+    let contents = |folder: &Path| {
+        let mut all: Vec<(PathBuf, Vec<u8>)> =
+            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).map(|p| (p.clone(), std::fs::read(p).unwrap())).collect();
+        all.sort();
+        all
+    };
+    let before = contents(folder.path());
+    let error = Files::open(folder.path()).err().expect("a damaged ledger is refused");
+    assert_eq!(contents(folder.path()), before, "nothing is written when a ledger is refused");
+    (folder, error)
+}
+
+fn edit(file: &'static str, from: &'static str, to: &'static str) -> impl Fn(&Path) {
+    move |folder| {
+        let path = folder.join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{from:?} is not in\n{text}");
+        std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+    }
+}
+
+#[test]
+fn damage_is_refused_with_file_and_line_and_never_taken_for_empty() {
+    type Damage = Box<dyn Fn(&Path)>;
+    let table: Vec<(Damage, &str)> = vec![
+        (Box::new(edit("devices.yml", "state: bound", "state: bond")), "devices.yml:"),
+        (Box::new(edit("devices.yml", "state: bound", "state: pooled")), "has bound_worker_id w1"),
+        (Box::new(edit("devices.yml", "bound_worker_id: w1", "bound_worker_id: w9")), "is bound to Worker w9, which is not in workers.yml"),
+        (Box::new(edit("devices.yml", "52:54:00:00:00:02", "52:54:00:00:00:01")), "is recorded twice"),
+        (Box::new(edit("devices.yml", "epoch:", "epok:")), "did you mean 'epoch'"),
+        (Box::new(edit("devices.yml", "version: 1", "version: one")), "devices.yml:"),
+        (Box::new(edit("workers.yml", "worker_id: w1", "worker_id: W1")), "workers.yml:"),
+        (Box::new(edit("workers.yml", "worker_id: w1", "worker_id: w1\n  default_disk: 0123456789ab")), "default_disk 0123456789ab"),
+        (Box::new(|f: &Path| std::fs::write(f.join("devices.yml"), "").unwrap()), "devices.yml"),
+        (Box::new(|f: &Path| std::fs::write(f.join("devices.yml"), [0u8; 4096]).unwrap()), "devices.yml"),
+        (Box::new(|f: &Path| std::fs::remove_file(f.join("workers.yml")).unwrap()), "workers.yml: this file is missing"),
+        (Box::new(|f: &Path| std::fs::write(f.join("intent.json"), "{").unwrap()), "intent.json"),
+        (
+            Box::new(|f: &Path| {
+                let text = std::fs::read(f.join("devices.yml")).unwrap();
+                std::fs::write(f.join("devices.yml"), text.get(..text.len() / 2).unwrap()).unwrap();
+            }),
+            "devices.yml:",
+        ),
+    ];
+    for (at, (change, expected)) in table.iter().enumerate() {
+        let (_folder, error) = damaged(change);
+        assert!(matches!(error, LoadError::Corrupt(_)) && error.to_string().contains(expected), "{at}: {error}");
+    }
+}
+
+#[test]
+fn a_record_at_fault_is_named_with_its_line() {
+    let (folder, error) = damaged(edit("devices.yml", "52:54:00:00:00:02", "52:54:00:00:00:01"));
+    let text = std::fs::read_to_string(folder.path().join("devices.yml")).unwrap();
+    let line = text.lines().position(|l| l.contains("mac:")).unwrap() + 1;
+    let second = text.lines().enumerate().filter(|(_, l)| l.contains("mac:")).nth(1).unwrap().0 + 1;
+    assert!(second > line && error.to_string().contains(&format!("devices.yml:{second}:")), "{error}");
+}
+
+#[test]
+fn a_ledger_of_a_later_version_is_refused_as_such() {
+    let (_folder, error) = damaged(edit("devices.yml", "version: 1", "version: 2\nfuture: thing"));
+    assert!(matches!(error, LoadError::Newer { version: 2, .. }), "{error}");
+}
+
+#[test]
+fn the_sample_of_the_released_format_still_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/ledger/v1");
+    for name in ["devices.yml", "workers.yml", "settings.yml"] {
+        std::fs::copy(golden.join(name), folder.path().join(name)).unwrap();
+    }
+    let ledger = check(folder.path()).unwrap().unwrap();
+    assert_eq!((ledger.devices.len(), ledger.workers.len(), ledger.bound.len()), (3, 2, 1));
+    // What this program writes of it is what it read.
+    let (mut files, loaded) = Files::open(folder.path()).unwrap();
+    files.commit(&applied(&loaded, [register(9), Change::CreateWorker { worker: worker("new") }])).unwrap();
+    let again = check(folder.path()).unwrap().unwrap();
+    assert!(loaded.devices.iter().all(|(m, d)| again.devices.get(m) == Some(d)));
+    assert!(loaded.workers.iter().all(|(m, d)| again.workers.get(m) == Some(d)));
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let handle = open(folder.path()).await;
+    for change in bound() {
+        handle.submit(change, "admin").await.unwrap();
+    }
+    // No flush, no orderly end: a new reader sees it all.
+    let found = check(folder.path()).unwrap().unwrap();
+    assert_eq!(found.worker_of(mac(1)).map(|w| w.worker_id.to_string()), Some("w1".into()));
+    assert_eq!(found.generation, handle.snapshot().generation);
+}
+
+#[tokio::test]
+async fn changes_that_wait_together_are_committed_in_order_and_each_gets_its_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let handle = open(folder.path()).await;
+    let tasks: Vec<_> = (0..200u8)
+        .map(|n| {
+            let handle = handle.clone();
+            tokio::spawn(async move { handle.submit(register(n % 100), "admin").await })
+        })
+        .collect();
+    let mut accepted = 0;
+    for task in tasks {
+        match task.await.unwrap() {
+            Ok((_, snapshot)) => {
+                accepted += 1;
+                assert!(snapshot.generation > 0);
+            }
+            Err(SubmitError::Rejected(r)) => assert_eq!(r.code, "device_exists"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!((accepted, check(folder.path()).unwrap().unwrap().devices.len()), (100, 100));
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_the_change_and_nothing_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let handle = open(folder.path()).await;
+    handle.submit(register(1), "admin").await.unwrap();
+    // A folder where the temporary file has to go: writing fails like on a full disk.
+    let blocker = folder.path().join(format!(".devices.yml{}", kurrent_sys::store::TEMPORARY_SUFFIX));
+    std::fs::create_dir(&blocker).unwrap();
+    assert!(matches!(handle.submit(register(2), "admin").await, Err(SubmitError::NotDurable(_))));
+    assert_eq!(handle.snapshot().devices.len(), 1);
+    assert!(handle.fault().is_some_and(|f| f.contains("devices.yml")));
+    std::fs::remove_dir(&blocker).unwrap();
+    handle.submit(register(3), "admin").await.unwrap();
+    assert_eq!(handle.fault(), None);
+    assert_eq!(check(folder.path()).unwrap().unwrap().devices.len(), 2);
+}
+
+#[tokio::test]
+async fn unreadable_ledgers_refuse_every_change_and_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(Files::open(folder.path()).unwrap());
+    std::fs::write(folder.path().join("devices.yml"), "version: 1\ngeneration: 1\ndevices: [\n").unwrap();
+    let handle = open(folder.path()).await;
+    assert!(handle.unreadable());
+    assert!(matches!(handle.submit(register(1), "admin").await, Err(SubmitError::Stopped(w)) if w.contains("devices.yml:")));
+    assert_eq!(std::fs::read_to_string(folder.path().join("devices.yml")).unwrap(), "version: 1\ngeneration: 1\ndevices: [\n");
+}
+
+#[tokio::test]
+async fn a_hand_edit_is_taken_up_fenced_and_a_bad_one_refused_until_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let handle = open(folder.path()).await;
+    for change in bound() {
+        handle.submit(change, "admin").await.unwrap();
+    }
+    let before = handle.snapshot();
+    let unbound = |f: &Path| {
+        edit("devices.yml", "state: bound", "state: pooled")(f);
+        edit("devices.yml", "  bound_worker_id: w1\n", "")(f);
+    };
+    edit("devices.yml", "state: bound", "state: pooled")(folder.path());
+    assert!(matches!(handle.submit(register(2), "admin").await, Err(SubmitError::NotDurable(w)) if w.contains("devices.yml:")));
+    assert_eq!(handle.snapshot().generation, before.generation);
+    edit("devices.yml", "state: pooled", "state: bound")(folder.path());
+    unbound(folder.path());
+    handle.submit(register(2), "admin").await.unwrap();
+    let after = handle.snapshot();
+    assert!(after.bound.is_empty() && after.device(mac(2)).is_some());
+    assert!(after.device(mac(1)).unwrap().epoch > before.device(mac(1)).unwrap().epoch, "an edited binding is fenced");
+    assert_eq!(handle.fault(), None);
+}
+
+#[tokio::test]
+async fn a_refresh_is_seen_at_once_wakes_nobody_and_is_written_with_the_next_flush() {
+    let folder = tempfile::tempdir().unwrap();
+    let handle = open(folder.path()).await;
+    handle.submit(register(1), "admin").await.unwrap();
+    let mut watch = handle.watch();
+    watch.mark_unchanged();
+    let fingerprint = kurrent_core::ledger::Fingerprint { product: "box".into(), ..Default::default() };
+    let report = Change::Report { mac: mac(1), uuid: String::new(), public_key: None, fingerprint };
+    let (outcome, _) = handle.submit(report, "device").await.unwrap();
+    assert_eq!((outcome, watch.has_changed().unwrap()), (Outcome::Refreshed, false));
+    assert_eq!(handle.snapshot().device(mac(1)).unwrap().fingerprint.product, "box");
+    assert_eq!(check(folder.path()).unwrap().unwrap().device(mac(1)).unwrap().fingerprint.product, "");
+    handle.flush().await;
+    assert_eq!(check(folder.path()).unwrap().unwrap().device(mac(1)).unwrap().fingerprint.product, "box");
+}
+
+#[tokio::test]
+async fn unknown_devices_knock_until_they_are_in_the_ledger() {
+    let folder = tempfile::tempdir().unwrap();
+    let handle = open(folder.path()).await;
+    let report = Change::Report { mac: mac(1), uuid: "u".into(), public_key: None, fingerprint: Default::default() };
+    let (outcome, _) = handle.submit(report, "device").await.unwrap();
+    assert_eq!(outcome, Outcome::Knocking);
+    assert_eq!(handle.knocking().list().len(), 1);
+    handle.submit(register(1), "admin").await.unwrap();
+    assert!(handle.knocking().list().is_empty());
+}

@@ -1,0 +1,239 @@
+//! The task behind [`super::LedgerHandle`]: takes what waits, applies it, commits it, publishes it, answers.
+
+use super::files::{CommitError, Files};
+use super::knocking::Knocking;
+use super::{Order, Submission, SubmitError, Submitted};
+use crate::audit::{Audit, Event};
+use kurrent_core::ledger::apply::apply;
+use kurrent_core::ledger::{Change, Ledger, Outcome, Rejected};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Changes committed together at most.
+const GROUP: usize = 256;
+/// How long a refresh may stay in memory only.
+const FLUSH_AFTER: Duration = Duration::from_secs(60);
+/// How often files are looked at for edits by hand.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+pub(super) struct Writer {
+    /// Away only while a commit runs.
+    files: Option<Files>,
+    /// As published.
+    ledger: Arc<Ledger>,
+    /// `ledger` holds refreshes that no file has.
+    dirty_since: Option<tokio::time::Instant>,
+    /// Set when a commit is in doubt: no further change until a restart reads what the disk holds.
+    stopped: Option<String>,
+    snapshots: watch::Sender<Arc<Ledger>>,
+    faults: watch::Sender<Option<String>>,
+    audit: Audit,
+    knocking: Arc<Knocking>,
+}
+
+/// A change that was applied in memory and waits for the commit.
+struct Applied {
+    submission_done: oneshot::Sender<Result<Submitted, SubmitError>>,
+    event: Event,
+    result: Result<Outcome, Rejected>,
+    snapshot: Arc<Ledger>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        files: Files,
+        snapshots: watch::Sender<Arc<Ledger>>,
+        faults: watch::Sender<Option<String>>,
+        audit: Audit,
+        knocking: Arc<Knocking>,
+    ) -> Self {
+        let ledger = snapshots.borrow().clone();
+        Self { files: Some(files), ledger, dirty_since: None, stopped: None, snapshots, faults, audit, knocking }
+    }
+
+    pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+        let mut waiting = Vec::new();
+        loop {
+            match tokio::time::timeout(LOOK_EVERY, orders.recv_many(&mut waiting, GROUP)).await {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(_) => self.look().await,
+            }
+            let mut flushes = Vec::new();
+            let mut group = Vec::new();
+            for order in waiting.drain(..) {
+                match order {
+                    Order::Submit(submission) => group.push(submission),
+                    Order::Flush(done) => flushes.push(done),
+                }
+            }
+            self.group(group).await;
+            let overdue = self.dirty_since.is_some_and(|since| since.elapsed() >= FLUSH_AFTER);
+            if overdue || !flushes.is_empty() {
+                self.flush().await;
+            }
+            for done in flushes {
+                // Whoever asked may have gone.
+                let _ = done.send(());
+            }
+        }
+        self.flush().await;
+    }
+
+    /// Picks up, or refuses, what somebody wrote into the files.
+    async fn look(&mut self) {
+        let Some(files) = self.files.as_mut() else { return };
+        if self.stopped.is_some() || !files.changed_by_hand() {
+            return;
+        }
+        match files.reload() {
+            Ok(edited) => {
+                let ledger = Arc::new(edited.after_edit(&self.ledger));
+                if self.commit(Arc::clone(&ledger)).await.is_err() {
+                    return;
+                }
+                tracing::info!(generation = ledger.generation, "a ledger was edited by hand and is read again");
+                self.audit.record(event("system", "ledger-reload", None, String::new(), "ok"));
+                self.publish(ledger);
+            }
+            Err(error) => {
+                let what = format!("a hand edit is refused, and changes wait until it is repaired: {error}");
+                if self.faults.borrow().as_deref() != Some(&what) {
+                    tracing::error!("{what}");
+                    self.faults.send_replace(Some(what));
+                }
+            }
+        }
+    }
+
+    async fn group(&mut self, group: Vec<Submission>) {
+        if group.is_empty() {
+            return;
+        }
+        self.look().await;
+        let refused = self.stopped.clone().map(SubmitError::Stopped).or_else(|| {
+            let edited = self.files.as_ref().is_some_and(Files::changed_by_hand);
+            edited.then(|| SubmitError::NotDurable(self.faults.borrow().clone().unwrap_or_default()))
+        });
+        if let Some(why) = refused {
+            for submission in group {
+                // Reports are no promise to anybody: refused like the rest.
+                let _ = submission.done.send(Err(match &why {
+                    SubmitError::NotDurable(what) => SubmitError::NotDurable(what.clone()),
+                    other => SubmitError::Stopped(other.to_string()),
+                }));
+            }
+            return;
+        }
+        let mut next = Arc::clone(&self.ledger);
+        let mut applied = Vec::with_capacity(group.len());
+        for Submission { change, actor, done } in group {
+            let now = kurrent_sys::clock::now();
+            let event = event(&actor, change.verb(), change.device(), change.object(), "");
+            let report = matches!(change, Change::Report { .. }).then(|| change.clone());
+            let result = apply(&next, change, now).map(|(ledger, outcome)| {
+                next = Arc::new(ledger);
+                outcome
+            });
+            if let (Some(Change::Report { mac, uuid, public_key, fingerprint }), Ok(Outcome::Knocking)) = (&report, &result) {
+                self.knocking.heard(*mac, uuid, public_key.as_deref(), fingerprint, now);
+            }
+            applied.push(Applied { submission_done: done, event, result, snapshot: Arc::clone(&next) });
+        }
+        let committed = if next.generation == self.ledger.generation { Ok(()) } else { self.commit(Arc::clone(&next)).await };
+        if committed.is_ok() {
+            self.publish(next);
+        }
+        for one in applied {
+            self.answer(one, committed.as_ref().err());
+        }
+    }
+
+    /// Makes the ledger durable. On error nothing is published.
+    async fn commit(&mut self, ledger: Arc<Ledger>) -> Result<(), String> {
+        let Some(mut files) = self.files.take() else { return Err("the files are in use".into()) };
+        let job = tokio::task::spawn_blocking(move || {
+            let result = files.commit(&ledger);
+            (files, result)
+        });
+        let result = match job.await {
+            Ok((files, result)) => {
+                self.files = Some(files);
+                result
+            }
+            Err(panic) => Err(CommitError::InDoubt(format!("the ledger commit failed: {panic}"))),
+        };
+        match result {
+            Ok(()) => {
+                self.dirty_since = None;
+                self.faults.send_if_modified(|f| f.take().is_some());
+                Ok(())
+            }
+            Err(CommitError::NotDone(what)) => {
+                tracing::error!("{what}");
+                self.faults.send_replace(Some(format!(
+                    "the ledger can not be written: {what}; make room on the data partition or check the disk"
+                )));
+                Err(what)
+            }
+            Err(CommitError::InDoubt(what)) => {
+                let what = format!("{what}; the ledger takes no changes until kurrentd is restarted");
+                tracing::error!("{what}");
+                self.stopped = Some(what.clone());
+                self.faults.send_replace(Some(what.clone()));
+                Err(what)
+            }
+        }
+    }
+
+    fn publish(&mut self, next: Arc<Ledger>) {
+        let durable_news = next.generation != self.ledger.generation;
+        if !durable_news && !Arc::ptr_eq(&next, &self.ledger) && !next.devices.ptr_eq(&self.ledger.devices) {
+            self.dirty_since.get_or_insert_with(tokio::time::Instant::now);
+        }
+        self.ledger = Arc::clone(&next);
+        // A refresh is there for whoever looks, but wakes nobody.
+        self.snapshots.send_if_modified(|snapshot| {
+            *snapshot = next;
+            durable_news
+        });
+    }
+
+    fn answer(&self, one: Applied, failed: Option<&String>) {
+        let Applied { submission_done, mut event, result, snapshot } = one;
+        let answer = match (failed, result) {
+            (Some(what), _) => {
+                event.result = "not_durable".into();
+                Err(SubmitError::NotDurable(what.clone()))
+            }
+            (None, Ok(outcome)) => {
+                if let (Some(mac), Outcome::Done | Outcome::Admitted) = (event.device, &outcome) {
+                    self.knocking.forget(mac);
+                }
+                event.result = outcome.word().into();
+                Ok((outcome, snapshot))
+            }
+            (None, Err(rejected)) => {
+                event.result = rejected.code.into();
+                Err(SubmitError::Rejected(rejected))
+            }
+        };
+        if !matches!(answer, Ok((Outcome::Refreshed, _))) {
+            self.audit.record(event);
+        }
+        // Whoever asked may have gone; the change stands all the same.
+        let _ = submission_done.send(answer);
+    }
+
+    async fn flush(&mut self) {
+        if self.dirty_since.is_some() && self.stopped.is_none() && !self.files.as_ref().is_some_and(Files::changed_by_hand) {
+            // A failure is in the faults already; the refreshes stay in memory.
+            let _ = self.commit(Arc::clone(&self.ledger)).await;
+        }
+    }
+}
+
+fn event(actor: &str, verb: &'static str, device: Option<kurrent_core::id::MacAddr>, object: String, result: &str) -> Event {
+    Event { actor: actor.to_owned(), verb, device, object, result: result.to_owned() }
+}
