@@ -1,1 +1,309 @@
-//! credentials
+//! `state/secrets/credentials.yml`: the DH-HMAC-CHAP secrets of every (Worker, epoch, device), made by us, durable before use.
+//!
+//! A record is made when a device is bound and goes when its epoch has been fenced or its Worker is deleted; a Worker that is
+//! created again under the same name gets new secrets. Epochs count per device, so two devices of one Worker may reach the same
+//! number: the device is part of the key, and other secrets under the same host NQN are fenced like another host.
+
+use kurrent_core::config::Config;
+use kurrent_core::id::{MacAddr, WorkerId, host_nqn};
+use kurrent_core::ledger::Ledger;
+use kurrent_core::stage1;
+use kurrent_core::target::Secret;
+use kurrent_core::target::tree::Keys;
+use kurrent_sys::{entropy, store};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use zeroize::Zeroizing;
+
+const VERSION: u32 = 1;
+const FILE: &str = "secrets/credentials.yml";
+const FILE_MODE: u32 = 0o600;
+/// About 60,000 records.
+const MAX_BYTES: u64 = 32 << 20;
+const MAX_NODES: usize = 1_000_000;
+
+/// The secrets of one device's epoch as one Worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// Whose.
+    pub worker_id: WorkerId,
+    /// The device's epoch.
+    pub epoch: u64,
+    /// The device.
+    pub device: MacAddr,
+    /// NVMe host identifier; the kernel wants one per host NQN.
+    pub host_id: uuid::Uuid,
+    /// The host proves itself with it.
+    pub host_secret: Secret,
+    /// The target proves itself with it.
+    pub controller_secret: Secret,
+}
+
+impl Record {
+    fn new(key: &Key) -> Self {
+        let secret = || Secret::from_random(&Zeroizing::new(entropy::random()));
+        let host_id = uuid::Builder::from_random_bytes(entropy::random()).into_uuid();
+        let (worker_id, epoch, device) = key.clone();
+        Self { worker_id, epoch, device, host_id, host_secret: secret(), controller_secret: secret() }
+    }
+
+    /// Both secrets, for the target.
+    #[must_use]
+    pub fn keys(&self) -> Keys {
+        Keys { host: self.host_secret.clone(), controller: self.controller_secret.clone() }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CredentialsFile {
+    version: u32,
+    credentials: Vec<Record>,
+}
+
+type Key = (WorkerId, u64, MacAddr);
+type Records = BTreeMap<Key, Record>;
+
+/// Why there are no secrets. Never contains one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialsError {
+    /// The file is there but can not be believed; it is left as it is.
+    #[error("{0}; restore the file, or move it away: every bound device then gets new secrets and must boot again")]
+    Unusable(String),
+    /// The file could not be written: nothing was promised.
+    #[error("the credentials could not be written: {0}")]
+    NotDurable(String),
+}
+
+/// The one owner of the file. Calls that write block on the disk.
+#[derive(Clone)]
+pub struct CredentialStore(Arc<Inner>);
+
+struct Inner {
+    path: PathBuf,
+    records: Mutex<Result<Records, CredentialsError>>,
+}
+
+impl CredentialStore {
+    /// Reads the file under `state_dir`. Only a *missing* file begins empty; an unusable one leaves a store that says so to
+    /// everybody who asks ([`CredentialStore::fault`]), so that the rest of the appliance can serve.
+    #[must_use]
+    pub fn open(state_dir: &Path) -> Self {
+        let path = state_dir.join(FILE);
+        let records = load(&path).map_err(CredentialsError::Unusable);
+        Self(Arc::new(Inner { path, records: Mutex::new(records) }))
+    }
+
+    /// Why nothing can be authorised, if so.
+    #[must_use]
+    pub fn fault(&self) -> Option<CredentialsError> {
+        self.lock().as_ref().err().cloned()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Result<Records, CredentialsError>> {
+        self.0.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The record of this epoch, if it was made.
+    #[must_use]
+    pub fn of(&self, worker: &WorkerId, epoch: u64, device: MacAddr) -> Option<Record> {
+        self.lock().as_ref().ok()?.get(&(worker.clone(), epoch, device)).cloned()
+    }
+
+    /// All records, for the reconciler to see what was promised before.
+    #[must_use]
+    pub fn all(&self) -> Vec<Record> {
+        self.lock().as_ref().map(|r| r.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Makes what is missing, in one durable write.
+    ///
+    /// # Errors
+    /// [`CredentialsError`]; then nothing was made.
+    pub fn ensure(&self, wanted: &[(WorkerId, u64, MacAddr)]) -> Result<(), CredentialsError> {
+        self.change(|records| {
+            for key in wanted {
+                records.entry(key.clone()).or_insert_with(|| Record::new(key));
+            }
+        })
+    }
+
+    /// Removes, durably, every record that `keep` does not name.
+    ///
+    /// # Errors
+    /// [`CredentialsError`]; then nothing was removed.
+    pub fn retain(&self, keep: impl Fn(&Record) -> bool) -> Result<(), CredentialsError> {
+        self.change(|records| records.retain(|_, r| keep(r)))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Records)) -> Result<(), CredentialsError> {
+        let mut held = self.lock();
+        let records = held.as_mut().map_err(|e| e.clone())?;
+        let mut next = records.clone();
+        change(&mut next);
+        if next.len() != records.len() || next.keys().ne(records.keys()) {
+            save(&self.0.path, &next).map_err(CredentialsError::NotDurable)?;
+            *records = next;
+        }
+        Ok(())
+    }
+}
+
+fn load(path: &Path) -> Result<Records, String> {
+    let Some(octets) = store::read(path, MAX_BYTES).map_err(|e| format!("{}: {e}", path.display()))?.map(Zeroizing::new) else {
+        return Ok(Records::new());
+    };
+    // The fault's own words might quote a secret: only its line is told.
+    let file: CredentialsFile =
+        crate::yaml::parse(&octets, MAX_NODES).map_err(|f| format!("{}:{}: not a credentials file of this version", path.display(), f.line))?;
+    if file.version != VERSION {
+        return Err(format!("{}: version {} is not known to this program (it knows {VERSION})", path.display(), file.version));
+    }
+    let mut records = Records::new();
+    for record in file.credentials {
+        let key = (record.worker_id.clone(), record.epoch, record.device);
+        if records.insert(key, record).is_some() {
+            return Err(format!("{}: a worker, epoch and device occur twice", path.display()));
+        }
+    }
+    Ok(records)
+}
+
+fn save(path: &Path, records: &Records) -> Result<(), String> {
+    let file = CredentialsFile { version: VERSION, credentials: records.values().cloned().collect() };
+    let text = Zeroizing::new(serde_saphyr::to_string(&file).map_err(|_| "they could not be put into text".to_owned())?);
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    }
+    store::replace(path, text.as_bytes(), FILE_MODE).map_err(|e| e.to_string())
+}
+
+/// What the boot plane knows of one authorised boot.
+pub struct BootFacts {
+    /// The device.
+    pub mac: MacAddr,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Prefix length of the boot network.
+    pub prefix: u8,
+    /// Default router that DHCP gives.
+    pub gateway: Option<Ipv4Addr>,
+    /// Resolvers that DHCP gives.
+    pub dns: Vec<Ipv4Addr>,
+    /// This boot's name.
+    pub boot_id: String,
+    /// Key of the reports of this boot.
+    pub report_key: Zeroizing<[u8; 32]>,
+}
+
+/// Why a boot can not be given credentials.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    /// The device is not bound.
+    #[error("this device is not bound to a worker")]
+    NotBound,
+    /// The Worker has no default disk.
+    #[error("the worker has no system disk")]
+    NoDisk,
+    /// The reconciler has not made this epoch's secrets yet, or can not.
+    #[error("the storage target is not ready yet")]
+    NoCredentials,
+}
+
+/// The credentials to seal for one boot. Whether the kernel exports the disk already is asked of
+/// [`crate::reconcile::TargetHandle::ready`].
+///
+/// # Errors
+/// [`NotReady`].
+pub fn for_boot(store: &CredentialStore, config: &Config, ledger: &Ledger, facts: BootFacts) -> Result<stage1::Credentials, NotReady> {
+    let device = ledger.device(facts.mac).ok_or(NotReady::NotBound)?;
+    let worker = ledger.worker_of(facts.mac).ok_or(NotReady::NotBound)?;
+    let disk = worker.default_disk().ok_or(NotReady::NoDisk)?;
+    let record = store.of(&worker.worker_id, device.epoch, facts.mac).ok_or(NotReady::NoCredentials)?;
+    Ok(stage1::Credentials {
+        worker: worker.worker_id.clone(),
+        mac: facts.mac,
+        address: facts.address,
+        prefix: facts.prefix,
+        gateway: facts.gateway,
+        dns: facts.dns,
+        server: SocketAddrV4::new(config.boot_network.address, config.boot_port),
+        boot_id: facts.boot_id,
+        report_key: facts.report_key,
+        target: SocketAddrV4::new(config.boot_network.address, config.agent.target_port),
+        subsystem: disk.nqn.clone(),
+        host: host_nqn(&config.agent.nqn_base, &worker.worker_id, device.epoch),
+        host_id: record.host_id,
+        host_secret: record.host_secret,
+        controller_secret: record.controller_secret,
+        namespace: disk.uuid,
+        debug_shell: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn key(worker: &str, epoch: u64, last: u8) -> Key {
+        (worker.parse().unwrap(), epoch, MacAddr([0x52, 0x54, 0, 0, 0, last]))
+    }
+
+    #[test]
+    fn secrets_are_made_once_kept_over_a_restart_and_readable_by_root_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = CredentialStore::open(folder.path());
+        store.ensure(&[key("w1", 1, 1), key("w2", 1, 2)]).unwrap();
+        let made = store.of(&"w1".parse().unwrap(), 1, key("w1", 1, 1).2).unwrap();
+        store.ensure(&[key("w1", 1, 1)]).unwrap();
+        let again = CredentialStore::open(folder.path());
+        assert_eq!(again.of(&"w1".parse().unwrap(), 1, key("w1", 1, 1).2), Some(made.clone()));
+        assert_ne!(made.host_secret, made.controller_secret);
+        assert_eq!(std::fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!format!("{made:?}").contains("DHHC"), "Debug tells no secret");
+    }
+
+    #[test]
+    fn a_worker_that_comes_back_under_its_old_name_gets_new_secrets() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = CredentialStore::open(folder.path());
+        let id = key("w1", 1, 1);
+        store.ensure(std::slice::from_ref(&id)).unwrap();
+        let old = store.of(&id.0, 1, id.2).unwrap();
+        store.retain(|_| false).unwrap();
+        assert_eq!(CredentialStore::open(folder.path()).all(), []);
+        store.ensure(std::slice::from_ref(&id)).unwrap();
+        assert_ne!(store.of(&id.0, 1, id.2).unwrap().host_secret, old.host_secret);
+    }
+
+    #[test]
+    fn another_device_at_the_same_epoch_has_other_secrets() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = CredentialStore::open(folder.path());
+        store.ensure(&[key("w1", 1, 1), key("w1", 1, 2)]).unwrap();
+        let [a, b] = store.all().try_into().unwrap();
+        assert_ne!(a.host_secret, b.host_secret);
+    }
+
+    #[test]
+    fn only_a_missing_file_begins_empty_and_a_damaged_one_is_kept_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(CredentialStore::open(folder.path()).fault(), None);
+        let path = folder.path().join(FILE);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let secret = "DHHC-1:01:AAAA:";
+        for text in ["", "version: 2\ncredentials: []\n", "version: 1\n", &format!("version: 1\ncredentials:\n- worker_id: w1\n  host_secret: {secret}\n")] {
+            std::fs::write(&path, text).unwrap();
+            let store = CredentialStore::open(folder.path());
+            let fault = store.fault().unwrap().to_string();
+            assert!(fault.contains("credentials.yml") && !fault.contains("AAAA"), "{fault}");
+            assert!(store.ensure(&[key("w1", 1, 1)]).is_err());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "left as it is");
+        }
+    }
+}

@@ -1,1 +1,197 @@
-//! reconcile
+//! The task that makes the kernel's target follow the ledger: observe, plan, run, observe again.
+//!
+//! It follows every ledger snapshot, looks again by itself every [`SWEEP`] to repair drift, and tries again with back-off after a
+//! failure. When the daemon ends, the exports stay: workers must not notice; the next start adopts what is right already.
+//! A kernel without target is a fault that is shown, not an end: the rest of the appliance serves.
+
+mod pass;
+
+use crate::shared::SharedRef;
+use kurrent_core::id::Nqn;
+use kurrent_core::ledger::Ledger;
+use kurrent_core::stage1;
+use kurrent_core::target::tree::{Keys, Observed};
+use kurrent_sys::configfs::Nvmet;
+use pass::Follower;
+use serde::Serialize;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How often the tree is looked at although nothing changed.
+const SWEEP: Duration = Duration::from_secs(10);
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+
+/// One exported disk as read back from the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Export {
+    /// Disk NQN.
+    pub subsystem: String,
+    /// The one host that may connect.
+    pub host: String,
+    /// Backing file.
+    pub path: String,
+}
+
+/// Who is connected: TCP connections to the port, by address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Session {
+    /// The worker's address.
+    pub address: Ipv4Addr,
+    /// One admin queue and its I/O queues.
+    pub connections: usize,
+}
+
+/// What the kernel was seen to do, after the latest pass.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Observation {
+    /// The ledger generation that was followed; with no faults it is reached.
+    pub generation: u64,
+    /// Whether a pass was made at all since the start.
+    pub looked: bool,
+    /// Disks that are exported, read back.
+    pub exports: Vec<Export>,
+    /// Who is connected.
+    pub sessions: Vec<Session>,
+    /// What stands in the way, in words.
+    pub faults: Vec<String>,
+    /// The tree itself.
+    #[serde(skip)]
+    pub tree: Observed,
+}
+
+/// How the rest of the daemon asks about the target.
+#[derive(Clone)]
+pub struct TargetHandle {
+    observations: watch::Receiver<Arc<Observation>>,
+}
+
+/// The other end, for [`serve`].
+pub struct Publisher(watch::Sender<Arc<Observation>>);
+
+/// A handle and what feeds it.
+#[must_use]
+pub fn channel() -> (TargetHandle, Publisher) {
+    let (sender, observations) = watch::channel(Arc::default());
+    (TargetHandle { observations }, Publisher(sender))
+}
+
+impl TargetHandle {
+    /// The latest observation.
+    #[must_use]
+    pub fn observation(&self) -> Arc<Observation> {
+        self.observations.borrow().clone()
+    }
+
+    /// Waits until the kernel has followed the ledger up to `generation`: access that it takes away is cut and read back.
+    ///
+    /// # Errors
+    /// In words, why not yet; the reconciler goes on trying.
+    pub async fn settled(&self, generation: u64, deadline: Duration) -> Result<(), String> {
+        let mut observations = self.observations.clone();
+        let reached = observations.wait_for(|o| o.looked && o.generation >= generation && o.faults.is_empty());
+        match tokio::time::timeout(deadline, reached).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err("the target is not served: its task has ended; see the log".into()),
+            Err(_) => {
+                let seen = self.observation();
+                if !seen.faults.is_empty() {
+                    return Err(seen.faults.join("; "));
+                }
+                Err(format!("the target has followed generation {} of {generation} so far", seen.generation))
+            }
+        }
+    }
+
+    /// Whether the kernel exports what these boot credentials open, to exactly this host with exactly these secrets.
+    ///
+    /// # Errors
+    /// In words, for the worker's console.
+    pub fn ready(&self, credentials: &stage1::Credentials) -> Result<(), String> {
+        let keys = Keys { host: credentials.host_secret.clone(), controller: credentials.controller_secret.clone() };
+        if self.is_exported(&credentials.subsystem, &credentials.host, &keys) {
+            return Ok(());
+        }
+        let about = |f: &&String| f.contains(credentials.subsystem.as_str()) || f.contains(credentials.host.as_str());
+        let seen = self.observation();
+        Err(seen.faults.iter().find(about).or(seen.faults.first()).cloned().unwrap_or_else(|| "the disk is not exported yet".into()))
+    }
+
+    /// As [`TargetHandle::ready`], by names.
+    #[must_use]
+    pub fn is_exported(&self, subsystem: &Nqn, host: &Nqn, keys: &Keys) -> bool {
+        self.observation().tree.is_exported(subsystem, host, keys)
+    }
+}
+
+/// What [`serve`] works on; all paths are arguments so that tests can point them elsewhere.
+pub struct Kernel {
+    /// The target tree.
+    pub nvmet: Nvmet,
+    /// The kernel's list of TCP connections.
+    pub tcp: PathBuf,
+}
+
+impl Kernel {
+    /// The running kernel's.
+    #[must_use]
+    pub fn real() -> Self {
+        Self { nvmet: Nvmet::real(), tcp: kurrent_sys::sockets::PROC_NET_TCP.into() }
+    }
+}
+
+/// Follows the ledger until the daemon ends.
+pub async fn serve(shared: SharedRef, kernel: Kernel, publisher: Publisher) {
+    let mut ledgers = shared.ledger.watch();
+    let local = SocketAddrV4::new(shared.config.boot_network.address, shared.config.agent.target_port);
+    let mut follower = Some(Follower::new(kernel, shared.credentials.clone(), local));
+    let mut retry = FIRST_RETRY;
+    loop {
+        let ledger: Arc<Ledger> = ledgers.borrow_and_update().clone();
+        let Some(mut worker) = follower.take() else { return };
+        let handed = shared.clone();
+        // configfs writes wait for I/O in flight: never on an async thread.
+        let pass = tokio::task::spawn_blocking(move || {
+            let leases = handed.leases.load_full();
+            let seen = worker.pass(&handed.config, &ledger, &leases);
+            (worker, seen)
+        });
+        let seen = match pass.await {
+            Ok((worker, seen)) => {
+                follower = Some(worker);
+                seen
+            }
+            Err(panic) => {
+                tracing::error!(%panic, "the target's task failed");
+                return;
+            }
+        };
+        let faulty = !seen.faults.is_empty();
+        publish(&publisher, seen);
+        let wait = if faulty { retry } else { SWEEP };
+        retry = if faulty { (retry * 2).min(LONGEST_RETRY) } else { FIRST_RETRY };
+        tokio::select! {
+            changed = ledgers.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+fn publish(publisher: &Publisher, seen: Observation) {
+    let before = publisher.0.borrow().clone();
+    for fault in seen.faults.iter().filter(|f| !before.faults.contains(f)) {
+        tracing::warn!(%fault, "target");
+    }
+    if !before.faults.is_empty() && seen.faults.is_empty() {
+        tracing::info!("target: all is as it should be again");
+    }
+    publisher.0.send_replace(Arc::new(seen));
+}
+

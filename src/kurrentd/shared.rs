@@ -1,7 +1,10 @@
 //! What every task of the daemon is handed: snapshots to read, and the few ways to make something happen.
 
 use crate::audit::Audit;
+use crate::credentials::CredentialStore;
 use crate::ledger::LedgerHandle;
+use crate::reconcile::TargetHandle;
+use crate::storage::Storage;
 use crate::timelines::Timelines;
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -26,6 +29,12 @@ pub struct Shared {
     pub timelines: Timelines,
     /// The audit.
     pub audit: Audit,
+    /// Data plane secrets.
+    pub credentials: CredentialStore,
+    /// Masters and disks.
+    pub storage: Storage,
+    /// What the kernel exports.
+    pub target: TargetHandle,
     /// The appliance's Ed25519 identity (`state/secrets/server.key`).
     pub server_key: ed25519_dalek::SigningKey,
     /// What is wrong now, for the log, the API and the screen.

@@ -11,4 +11,5 @@ pub mod link;
 pub mod mount;
 pub mod packet;
 pub mod power;
+pub mod sockets;
 pub mod store;

@@ -1,0 +1,48 @@
+# The only commands people need. `make help` lists them.
+SHELL := /bin/bash
+CARGO := cargo
+LOCKED := --locked
+LAB := $(CARGO) run -q $(LOCKED) -p kurrent-harness --bin kurrent-lab --
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build image attest lab test check test-net test-vm bench-image clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+deps: ## install what build and tests need, from this machine's own package sources (quick when all is there)
+	@appliance/deps/install
+
+build: deps ## the programs that run on this machine (debug)
+	$(CARGO) build -q $(LOCKED)
+
+attest: deps ## the firmware program kurrent-attest.efi
+	$(CARGO) build -q $(LOCKED) --release -p kurrent-attest --target x86_64-unknown-uefi
+
+image: deps ## the appliance: target/kurrent.img and target/kurrent.img.zst
+	$(CARGO) run -q $(LOCKED) -p kurrent-appliance -- image
+
+lab: image build ## appliance and worker in QEMU, from power-on to login, in one go (LAB_KEEP=1 leaves them running)
+	@$(LAB) run
+
+bench-image: image build ## figures for the README: sizes, times, memory
+	@$(LAB) bench
+
+test: ## everything: check, then network tests, then machine tests; times at the end
+	@tests/layers check test-net test-vm
+
+check: deps ## format, lints, unit, golden and property tests, tidy: about a minute
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy -q $(LOCKED) --all-targets -- -D warnings
+	$(CARGO) clippy -q $(LOCKED) --release -p kurrent-attest --target x86_64-unknown-uefi -- -D warnings
+	$(CARGO) test $(LOCKED)
+
+test-net: build ## the real daemon against independent clients in network namespaces
+	tests/in-namespace $(CARGO) test $(LOCKED) --test net
+
+test-vm: image build ## machines in QEMU: firmware to login, attacks, power cuts
+	@$(LAB) master
+	tests/in-namespace $(CARGO) test $(LOCKED) --test vm -- --test-threads=1
+
+clean: ## remove everything that was built (also the downloaded packages)
+	$(CARGO) clean

@@ -1,0 +1,238 @@
+//! The appliance as an operator has it: its image on a disk, `kurrent.yaml` on its ESP, its screen, `kurrent`, the API.
+
+use crate::api::Api;
+use crate::evidence::Run;
+use crate::machine::{self, Attachment, Machine, Nic, Spec};
+use crate::netns::BootNetwork;
+use crate::process::Lifetime;
+use crate::tools::{self, run};
+use anyhow::{Context, Result, bail};
+use kurrent_core::id::MacAddr;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The appliance's address on the boot network.
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Our own address there, when we are on it (namespace networks).
+pub const OUR_ADDRESS: &str = "10.77.0.2/24";
+/// Port of the API.
+pub const API_PORT: u16 = 8080;
+/// Port of the boot plane.
+pub const BOOT_PORT: u16 = 80;
+/// What an appliance needs to serve.
+pub const MEMORY_MIB: u32 = 256;
+/// The lab's disk: room for the master and a few clones (they share their blocks).
+pub const DISK_BYTES: u64 = 4 << 30;
+/// Power-on to serving; about 10 s on an idle machine, the rest is for loaded ones.
+pub const SERVES_WITHIN: Duration = Duration::from_secs(120);
+
+const BOOT_MAC: MacAddr = MacAddr([0x52, 0x54, 0x00, 0x4b, 0x00, 0x01]);
+const UPLINK_MAC: MacAddr = MacAddr([0x52, 0x54, 0x00, 0x4b, 0x00, 0x02]);
+/// Letters of a first-run token: 128 bits in base32.
+const TOKEN_LETTERS: usize = 26;
+
+/// Which boot network machines are plugged into.
+#[derive(Clone, Debug)]
+pub enum Network {
+    /// No privileges; the appliance has an uplink for the API.
+    Multicast(SocketAddrV4),
+    /// A bridge in a namespace; the API is reached from inside.
+    Bridge(Arc<BootNetwork>),
+}
+
+impl Network {
+    /// A new place on it.
+    pub fn attach(&self) -> Result<Attachment> {
+        match self {
+            Self::Multicast(group) => Ok(Attachment::Multicast(*group)),
+            Self::Bridge(network) => Ok(Attachment::Tap { netns: network.name().to_owned(), interface: network.tap()? }),
+        }
+    }
+}
+
+/// A running appliance.
+pub struct Appliance {
+    /// The machine.
+    pub machine: Machine,
+    /// Its API, with the first-run token.
+    pub api: Api,
+    /// Power-on to the first answer of the API.
+    pub serving_after: Duration,
+    network: Network,
+}
+
+/// `target/kurrent.img`, made by `make image`.
+pub fn image() -> Result<PathBuf> {
+    let image = tools::target_dir().join("kurrent.img");
+    if !image.exists() {
+        bail!("{} is missing; `make image` builds it", image.display());
+    }
+    Ok(image)
+}
+
+/// The configuration of the lab's appliance. Without a namespace it has an uplink.
+pub fn configuration(network: &Network) -> String {
+    let uplink = match network {
+        Network::Multicast(_) => format!("    uplink:\n      interface: \"{UPLINK_MAC}\"\n      mode: dhcp\n"),
+        Network::Bridge(_) => String::new(),
+    };
+    format!(
+        "apiVersion: kurrent.io/v1\nkind: ApplianceConfiguration\nmetadata:\n  name: kurrent-lab\nspec:\n  networking:\n    boot:\n      \
+         interface: \"{BOOT_MAC}\"\n      address: {ADDRESS}/24\n{uplink}"
+    )
+}
+
+impl Appliance {
+    /// Boots a fresh copy of the image with `configuration` on its ESP and waits until it serves.
+    pub fn boot(lab: &Run, network: &Network, configuration: &str, lifetime: Lifetime) -> Result<Self> {
+        let spec = Self::prepare(lab, network, configuration, lifetime)?;
+        Self::start(lab, network, spec)
+    }
+
+    /// The disk and the machine, not yet started.
+    pub fn prepare(lab: &Run, network: &Network, configuration: &str, lifetime: Lifetime) -> Result<Spec> {
+        let disk = lab.scratch().join("appliance.img");
+        machine::copy_disk(&image()?, &disk, DISK_BYTES)?;
+        write_configuration(lab.scratch(), &disk, configuration)?;
+        let mut nics = vec![Nic { mac: BOOT_MAC, attachment: network.attach()? }];
+        if matches!(network, Network::Multicast(_)) {
+            nics.push(Nic { mac: UPLINK_MAC, attachment: Attachment::User(vec![(machine::free_port()?, API_PORT)]) });
+        }
+        Ok(Spec {
+            name: "appliance".into(),
+            memory_mib: MEMORY_MIB,
+            disk: Some(disk),
+            variables: lab.scratch().join("appliance.vars"),
+            nics,
+            uuid: "6b757272-656e-7400-0000-000000000001".into(),
+            lifetime,
+        })
+    }
+
+    /// Starts the machine (again) and waits until it serves.
+    pub fn start(lab: &Run, network: &Network, spec: Spec) -> Result<Self> {
+        let api_address = match network {
+            Network::Multicast(_) => SocketAddrV4::new(Ipv4Addr::LOCALHOST, forwarded_port(&spec)?),
+            Network::Bridge(_) => SocketAddrV4::new(ADDRESS, API_PORT),
+        };
+        let netns = match network {
+            Network::Multicast(_) => None,
+            Network::Bridge(bridge) => Some(bridge.name().to_owned()),
+        };
+        let mut machine = Machine::start(lab, spec)?;
+        let token = machine.console.wait_until("the first-run token on the screen", SERVES_WITHIN, find_token)?;
+        let api = Api { address: api_address, token, netns };
+        let left = SERVES_WITHIN.saturating_sub(machine.started.elapsed());
+        api.wait_for("API", "/v1/status", left, |_| Some(()))
+            .with_context(|| format!("the appliance does not serve; its screen:\n{}", machine.console.text()))?;
+        let serving_after = machine.started.elapsed();
+        Ok(Self { machine, api, serving_after, network: network.clone() })
+    }
+
+    /// Cuts its power and starts it again on the same disk.
+    pub fn cut_power_and_restart(self, lab: &Run) -> Result<Self> {
+        let network = self.network.clone();
+        let spec = self.machine.cut_power();
+        Self::start(lab, &network, spec)
+    }
+
+    /// `kurrent` with these arguments, as the operator's shell would run it; its output.
+    pub fn kurrent(&self, arguments: &[&str]) -> Result<String> {
+        run(self.kurrent_command()?.args(arguments))
+    }
+
+    /// `kurrent`, told where the appliance is. The token is in its environment, not in its arguments.
+    pub fn kurrent_command(&self) -> Result<Command> {
+        let program = program("kurrent")?;
+        let mut command = match &self.network {
+            Network::Multicast(_) => Command::new(program),
+            Network::Bridge(bridge) => bridge.command(program),
+        };
+        command.env("KURRENT_SERVER", self.api.url()).env("KURRENT_TOKEN", &self.api.token);
+        Ok(command)
+    }
+
+    /// Writes audit and device list into the evidence.
+    pub fn record(&self, lab: &Run) {
+        for (name, path) in
+            [("operations", "/v1/operations"), ("devices", "/v1/devices"), ("target", "/v1/target"), ("leases", "/v1/leases")]
+        {
+            let text = self.api.get(path).map_or_else(|error| format!("{error:#}\n"), |value| format!("{value:#}\n"));
+            let _ = fs::write(lab.evidence().join(format!("{name}.json")), text);
+        }
+    }
+}
+
+/// One of the project's own programs, beside this one or in cargo's target folder.
+pub fn program(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("where am I")?;
+    // Test programs are in `deps/`, one below the others.
+    let found = own.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
+    found.with_context(|| format!("program `{name}` is not built; `make build` does it"))
+}
+
+fn forwarded_port(spec: &Spec) -> Result<u16> {
+    let forwards = spec.nics.iter().filter_map(|nic| match &nic.attachment {
+        Attachment::User(forwards) => forwards.first(),
+        Attachment::Multicast(_) | Attachment::Tap { .. } => None,
+    });
+    forwards.map(|(host, _)| *host).next().context("an appliance without an uplink has no forwarded port")
+}
+
+/// The first-run token as the screen shows it: a word of 26 base32 letters on a line that says "token".
+fn find_token(text: &str) -> Option<(String, usize)> {
+    let is_token = |word: &&str| word.len() == TOKEN_LETTERS && word.chars().all(|c| matches!(c, 'A'..='Z' | '2'..='7' | 'a'..='z'));
+    // Only whole lines: half a token must not be taken for one.
+    let whole = text.get(..text.rfind('\n')?)?;
+    let line = whole.lines().find(|line| line.to_ascii_lowercase().contains("token") && line.split_whitespace().any(|w| is_token(&w)))?;
+    let token = line.split_whitespace().find(is_token)?;
+    Some((token.to_owned(), text.find(token)? + token.len()))
+}
+
+/// Puts `kurrent.yaml` onto the ESP of a raw image, without mounting it.
+fn write_configuration(scratch: &Path, disk: &Path, text: &str) -> Result<()> {
+    let file = scratch.join("kurrent.yaml");
+    fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+    let start = esp_offset(disk)?;
+    let mut copy = Command::new("mcopy");
+    copy.env("MTOOLS_SKIP_CHECK", "1").arg("-o").arg("-i").arg(format!("{}@@{start}", disk.display())).arg(&file).arg("::kurrent.yaml");
+    run(&mut copy).map(drop)
+}
+
+/// Byte offset of the ESP.
+fn esp_offset(disk: &Path) -> Result<u64> {
+    let table = gpt::GptConfig::new().writable(false).open(disk).with_context(|| format!("read the partitions of {}", disk.display()))?;
+    let esp = table.partitions().values().find(|p| p.part_type_guid == gpt::partition_types::EFI).context("the image has no ESP")?;
+    esp.bytes_start(gpt::disk::LogicalBlockSize::Lb512).context("start of the ESP")
+}
+
+/// Waits until `condition` holds, asking again and again.
+pub fn wait_until(what: &str, within: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + within;
+    loop {
+        let outcome = condition();
+        if matches!(outcome, Ok(true)) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("not within {} s: {what} ({outcome:?})", within.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_read_from_a_whole_line_only() {
+        assert_eq!(find_token("first-run token  ABCDEFGHIJKLMNOPQRSTUVWXYZ"), None);
+        let found = find_token("API token below\n first-run token  ABCDEFGHIJKLMNOPQRSTUVWXY2 \nnext");
+        assert_eq!(found.map(|(token, _)| token), Some("ABCDEFGHIJKLMNOPQRSTUVWXY2".to_owned()));
+    }
+}

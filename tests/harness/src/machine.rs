@@ -1,0 +1,254 @@
+//! A QEMU machine: UEFI firmware with variables of its own, virtio NICs, serial console, monitor.
+
+use crate::console::Console;
+use crate::evidence::Run;
+use crate::process::{Lifetime, Process};
+use crate::qmp::Qmp;
+use crate::tools;
+use anyhow::{Context, Result, bail};
+use kurrent_core::id::MacAddr;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long QEMU may take to open its sockets.
+const START_WITHIN: Duration = Duration::from_secs(30);
+/// Enough of a frame for DHCP and HTTP heads; NVMe data would fill the disk.
+const CAPTURE_OCTETS: u32 = 2048;
+
+/// Where a NIC is plugged in.
+#[derive(Clone, Debug)]
+pub enum Attachment {
+    /// A multicast group on loopback: any number of machines, no privileges.
+    Multicast(SocketAddrV4),
+    /// A tap device that exists already, in network namespace `netns`.
+    Tap {
+        /// Namespace QEMU is started in.
+        netns: String,
+        /// Name of the tap device there.
+        interface: String,
+    },
+    /// QEMU's user network with forwarded TCP ports on 127.0.0.1: (host, guest).
+    User(Vec<(u16, u16)>),
+}
+
+/// One NIC.
+#[derive(Clone, Debug)]
+pub struct Nic {
+    /// Its address.
+    pub mac: MacAddr,
+    /// See [`Attachment`].
+    pub attachment: Attachment,
+}
+
+/// What a machine is made of.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Short name, unique within its run: names the console and captures.
+    pub name: String,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// Boot disk, raw.
+    pub disk: Option<PathBuf>,
+    /// This machine's firmware variables; made from the empty ones when missing.
+    pub variables: PathBuf,
+    /// In order.
+    pub nics: Vec<Nic>,
+    /// SMBIOS UUID.
+    pub uuid: String,
+    /// See [`Lifetime`].
+    pub lifetime: Lifetime,
+}
+
+/// A running machine.
+pub struct Machine {
+    /// Its serial console.
+    pub console: Console,
+    /// Its monitor.
+    pub qmp: Qmp,
+    /// When QEMU was started: power-on.
+    pub started: Instant,
+    process: Process,
+    spec: Spec,
+}
+
+impl Machine {
+    /// Starts QEMU and waits until its console and monitor are open; the firmware begins then.
+    pub fn start(run: &Run, spec: Spec) -> Result<Self> {
+        let firmware = firmware()?;
+        if !spec.variables.exists() {
+            fs::copy(&firmware.variables, &spec.variables).with_context(|| format!("make {}", spec.variables.display()))?;
+        }
+        let stderr_path = run.evidence().join(format!("{}.qemu", spec.name));
+        let stderr = fs::File::options().create(true).append(true).open(&stderr_path).context("open QEMU's log")?;
+        let mut command = command(run, &spec, &firmware.code);
+        command.current_dir(run.scratch()).stdin(std::process::Stdio::null());
+        command.stdout(stderr.try_clone().context("QEMU's log")?).stderr(stderr);
+        for stale in ["console", "qmp"] {
+            let _ = fs::remove_file(run.scratch().join(format!("{}.{stale}", spec.name)));
+        }
+        let started = Instant::now();
+        let mut process = Process::start(&spec.name, command, spec.lifetime)?;
+        let scratch = fs::File::open(run.scratch()).context("open the run's folder")?;
+        let mut open = |what: &str| -> Result<UnixStream> {
+            // Through the open folder: socket paths are limited to 107 octets, source trees are not.
+            let path = format!("/proc/self/fd/{}/{}.{what}", scratch.as_raw_fd(), spec.name);
+            let deadline = Instant::now() + START_WITHIN;
+            loop {
+                match UnixStream::connect(&path) {
+                    Ok(stream) => return Ok(stream),
+                    Err(_) if process.ended().is_none() && Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+                    Err(error) => {
+                        let said = fs::read_to_string(&stderr_path).unwrap_or_default();
+                        bail!("{}: QEMU did not open its {what} ({error}): {}", spec.name, said.trim());
+                    }
+                }
+            }
+        };
+        let console = open("console")?;
+        let qmp = open("qmp")?;
+        Ok(Self { console: Console::new(&spec.name, console)?, qmp: Qmp::new(qmp)?, started, process, spec })
+    }
+
+    /// What it is made of.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Process id of QEMU.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.pid()
+    }
+
+    /// Whether QEMU runs.
+    pub fn runs(&mut self) -> bool {
+        self.process.ended().is_none()
+    }
+
+    /// Power cut: `SIGKILL`, nothing is flushed.
+    pub fn cut_power(mut self) -> Spec {
+        self.process.kill();
+        self.spec.clone()
+    }
+
+    /// The reset button.
+    pub fn reset(&mut self) -> Result<()> {
+        self.console.skip_to_end();
+        self.qmp.execute("system_reset").map(drop)
+    }
+
+    /// The power button; waits until the machine is off.
+    pub fn power_off(mut self, within: Duration) -> Result<Spec> {
+        self.qmp.execute("system_powerdown")?;
+        let deadline = Instant::now() + within;
+        while self.runs() {
+            if Instant::now() > deadline {
+                bail!("{}: still on {} s after its power button; console: {}", self.spec.name, within.as_secs(), self.console.unread());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(self.spec.clone())
+    }
+
+    /// Resident memory of QEMU in KiB: guest memory touched, plus QEMU's own.
+    pub fn resident_kib(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?)).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.trim().parse().ok()
+    }
+
+    /// Leaves QEMU running (only with [`Lifetime::MayStay`]).
+    pub fn leave_running(self) {
+        self.process.leave_running();
+    }
+}
+
+struct Firmware {
+    code: PathBuf,
+    variables: PathBuf,
+}
+
+fn firmware() -> Result<Firmware> {
+    let dir = Path::new("/usr/share/OVMF");
+    let firmware = Firmware { code: dir.join("OVMF_CODE_4M.fd"), variables: dir.join("OVMF_VARS_4M.fd") };
+    for file in [&firmware.code, &firmware.variables] {
+        if !file.exists() {
+            bail!("{} is missing: package `ovmf`, installed by `make deps`", file.display());
+        }
+    }
+    Ok(firmware)
+}
+
+/// A comma inside a QEMU option value is written twice.
+fn value(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+fn command(run: &Run, spec: &Spec, code: &Path) -> Command {
+    let netns = spec.nics.iter().find_map(|nic| match &nic.attachment {
+        Attachment::Tap { netns, .. } => Some(netns.clone()),
+        Attachment::Multicast(_) | Attachment::User(_) => None,
+    });
+    let mut command = match netns {
+        Some(netns) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &netns, "qemu-system-x86_64"]);
+            command
+        }
+        None => Command::new("qemu-system-x86_64"),
+    };
+    // Without cx16 off, QEMU 7.2's TCG crashes 6.12 kernels now and then (double fault, invalid opcode at boot).
+    command.args(["-nodefaults", "-machine", "q35", "-accel", "tcg", "-cpu", "max,-cx16"]);
+    command.args(["-display", "none", "-device", "VGA", "-m", &spec.memory_mib.to_string(), "-uuid", &spec.uuid]);
+    command.args(["-smbios", &format!("type=1,manufacturer=Kurrent lab,product=QEMU,serial={}", spec.name)]);
+    command.args(["-drive", &format!("if=pflash,format=raw,unit=0,readonly=on,file={}", value(code))]);
+    command.args(["-drive", &format!("if=pflash,format=raw,unit=1,file={}", value(&spec.variables))]);
+    // OVMF offers its RNG protocol only with this device.
+    command.args(["-device", "virtio-rng-pci"]);
+    let log = value(&run.evidence().join(format!("{}.console", spec.name)));
+    let name = &spec.name;
+    command.args(["-chardev", &format!("socket,id=qmp,path={name}.qmp,server=on,wait=off"), "-mon", "chardev=qmp,mode=control"]);
+    // wait=on: nothing is lost before the reader is there. The log also holds what comes when nobody reads.
+    command.args(["-chardev", &format!("socket,id=console,path={name}.console,server=on,wait=on,logfile={log},logappend=on")]);
+    command.args(["-serial", "chardev:console"]);
+    if let Some(disk) = &spec.disk {
+        command.args(["-drive", &format!("if=none,id=disk,format=raw,file={}", value(disk))]);
+        command.args(["-device", "virtio-blk-pci,drive=disk,bootindex=0"]);
+    }
+    for (index, nic) in spec.nics.iter().enumerate() {
+        let netdev = match &nic.attachment {
+            Attachment::Multicast(group) => format!("socket,id=net{index},mcast={group},localaddr={}", Ipv4Addr::LOCALHOST),
+            Attachment::Tap { interface, .. } => format!("tap,id=net{index},ifname={interface},script=no,downscript=no"),
+            Attachment::User(forwards) => {
+                let ports: String = forwards.iter().map(|(host, guest)| format!(",hostfwd=tcp:127.0.0.1:{host}-:{guest}")).collect();
+                format!("user,id=net{index}{ports}")
+            }
+        };
+        let boot = if spec.disk.is_none() && index == 0 { ",bootindex=0" } else { "" };
+        command.args(["-netdev", &netdev]);
+        // romfile empty: the firmware's own virtio driver, not QEMU's bundled iPXE.
+        command.args(["-device", &format!("virtio-net-pci,netdev=net{index},mac={},romfile={boot}", nic.mac)]);
+        if !matches!(nic.attachment, Attachment::User(_)) {
+            let pcap = value(&run.evidence().join(format!("{name}-net{index}.pcap")));
+            command.args(["-object", &format!("filter-dump,id=dump{index},netdev=net{index},file={pcap},maxlen={CAPTURE_OCTETS}")]);
+        }
+    }
+    command
+}
+
+/// A free TCP port on 127.0.0.1, for a forward.
+pub fn free_port() -> Result<u16> {
+    let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
+    Ok(socket.local_addr().context("read the port")?.port())
+}
+
+/// Copies a raw image with its holes and makes it at least `bytes` long.
+pub fn copy_disk(from: &Path, to: &Path, bytes: u64) -> Result<()> {
+    tools::run(Command::new("cp").arg("--sparse=always").arg("--reflink=auto").arg(from).arg(to))?;
+    let file = fs::File::options().write(true).open(to).with_context(|| format!("open {}", to.display()))?;
+    let length = file.metadata().with_context(|| format!("size of {}", to.display()))?.len();
+    file.set_len(length.max(bytes)).with_context(|| format!("grow {}", to.display()))
+}

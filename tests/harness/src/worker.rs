@@ -1,0 +1,66 @@
+//! A worker: a machine without a disk that boots from the network, and what its console says on the way.
+
+use crate::appliance::{Appliance, Network};
+use crate::evidence::Run;
+use crate::machine::{Machine, Nic, Spec};
+use crate::process::Lifetime;
+use anyhow::{Result, ensure};
+use kurrent_core::id::MacAddr;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Enough for Debian by switch_root; 512 MiB also works, closer to the edge.
+pub const MEMORY_MIB: u32 = 768;
+/// Power-on to the first report; about 10 s on an idle machine.
+pub const REPORTS_WITHIN: Duration = Duration::from_secs(120);
+/// Bound to a login prompt; about 30 s on an idle machine.
+pub const LOGIN_WITHIN: Duration = Duration::from_secs(240);
+/// A shell command on a console under emulation.
+pub const SHELL_WITHIN: Duration = Duration::from_secs(60);
+
+/// The machine specification of worker `index` (0 to 255): MAC, UUID and firmware store are its own.
+pub fn spec(lab: &Run, network: &Network, index: u8, lifetime: Lifetime) -> Result<Spec> {
+    let mac = MacAddr([0x52, 0x54, 0x00, 0x77, 0x00, index]);
+    Ok(Spec {
+        name: format!("worker{index}"),
+        memory_mib: MEMORY_MIB,
+        disk: None,
+        variables: lab.scratch().join(format!("worker{index}.vars")),
+        nics: vec![Nic { mac, attachment: network.attach()? }],
+        uuid: format!("77000000-0000-4000-8000-0000000000{index:02x}"),
+        lifetime,
+    })
+}
+
+/// The MAC of worker machine `spec`.
+pub fn mac(spec: &Spec) -> MacAddr {
+    spec.nics.first().map_or(MacAddr([0; 6]), |nic| nic.mac)
+}
+
+/// Waits for a login prompt with this hostname; when it came.
+pub fn wait_for_login(machine: &mut Machine, hostname: &str, within: Duration) -> Result<Instant> {
+    Ok(machine.console.wait_for(&format!("{hostname} login:"), within)?.at)
+}
+
+/// Logs in as root (the lab's master asks for no password) and waits for a working shell.
+pub fn log_in(machine: &mut Machine) -> Result<()> {
+    machine.console.send_line("root")?;
+    // The prompt's own form is the shell's business; an answer is what counts.
+    machine.console.wait_for("# ", SHELL_WITHIN)?;
+    machine.console.shell("stty -echo cols 200; dmesg -n 1", SHELL_WITHIN).map(drop)
+}
+
+/// The root file system's device must be the NVMe namespace.
+pub fn check_root_device(machine: &mut Machine) -> Result<String> {
+    let source = machine.console.shell("findmnt -n -o SOURCE /", SHELL_WITHIN)?.trim().to_owned();
+    ensure!(source.starts_with("/dev/nvme0n1p"), "root is on {source}, not on /dev/nvme0n1p*");
+    Ok(source)
+}
+
+/// Waits until the appliance has this device in `state`.
+pub fn wait_for_state(appliance: &Appliance, mac: MacAddr, state: &str, within: Duration) -> Result<Value> {
+    let path = format!("/v1/devices/{mac}");
+    appliance.api.wait_for(&format!("device {mac} in state {state}"), &path, within, |device| {
+        (device.get("state").and_then(Value::as_str) == Some(state)).then(|| device.clone())
+    })
+}

@@ -1,0 +1,164 @@
+//! Rules of the tree that the compiler does not know: who may touch the world, how long a file may be, what may be written
+//! into one. The rules are those of ARCHITECTURE.md; each failure names file, line and rule.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// House rule: a file is read in one sitting. A little slack keeps a comment from forcing a split.
+const MAX_LINES: usize = 440;
+
+/// What `src/core` must never name: it decides, others act.
+const NOT_IN_CORE: &[&str] = &[
+    "std::fs",
+    "std::process",
+    "std::thread",
+    "std::env",
+    "std::io",
+    "Instant::now",
+    "SystemTime",
+    "TcpStream",
+    "TcpListener",
+    "UdpSocket",
+    "tokio",
+    "async fn",
+    "tracing::",
+    "println!",
+    "eprintln!",
+    "getrandom",
+    "kurrent_sys",
+];
+
+/// Written in halves, so that this file passes its own rule.
+fn forbidden_hosts() -> Vec<String> {
+    [("deb.debian", ".org"), ("crates", ".io/api"), ("static.crates", ".io"), ("index.crates", ".io"), ("static.rust-lang", ".org")]
+        .iter()
+        .map(|(first, second)| format!("{first}{second}"))
+        .collect()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file of the tree that is ours, with its text.
+fn files() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = vec![root().to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a readable folder").flatten() {
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && name != ".git" {
+                    folders.push(path);
+                }
+            } else if let Ok(text) = fs::read_to_string(&path) {
+                found.push((path.strip_prefix(root()).expect("below the root").to_path_buf(), text));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn rust_files() -> Vec<(PathBuf, String)> {
+    files().into_iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "rs")).collect()
+}
+
+/// The part of a Rust file before its unit tests.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap_or(text)
+}
+
+fn report(rule: &str, faults: &[String]) {
+    assert!(faults.is_empty(), "{rule}:\n  {}", faults.join("\n  "));
+}
+
+#[test]
+fn core_has_no_clock_file_socket_thread_or_log() {
+    let mut faults = Vec::new();
+    for (path, text) in rust_files().iter().filter(|(path, _)| path.starts_with("src/core/src")) {
+        for (number, line) in without_tests(text).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            faults.extend(
+                NOT_IN_CORE.iter().filter(|word| code.contains(**word)).map(|word| format!("{}:{}: {word}", path.display(), number + 1)),
+            );
+        }
+    }
+    report("core decides, it does not act", &faults);
+}
+
+#[test]
+fn every_module_says_what_it_is_for() {
+    let faults: Vec<String> =
+        rust_files().iter().filter(|(_, text)| !text.starts_with("//!")).map(|(path, _)| path.display().to_string()).collect();
+    report("a file begins with its module doc", &faults);
+}
+
+#[test]
+fn files_are_short_enough_to_read() {
+    let faults: Vec<String> = rust_files()
+        .iter()
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|(_, lines)| *lines > MAX_LINES)
+        .map(|(path, lines)| format!("{}: {lines} lines", path.display()))
+        .collect();
+    report(&format!("at most {MAX_LINES} lines"), &faults);
+}
+
+#[test]
+fn no_test_is_switched_off() {
+    let ignored = format!("#[{}", "ignore");
+    let faults: Vec<String> =
+        rust_files().iter().filter(|(_, text)| text.contains(&ignored)).map(|(path, _)| path.display().to_string()).collect();
+    report("a test runs or is deleted", &faults);
+}
+
+#[test]
+fn no_file_names_a_package_host() {
+    let hosts = forbidden_hosts();
+    let mut faults = Vec::new();
+    // Cargo writes its registry's name into the lock file.
+    for (path, text) in files().iter().filter(|(path, _)| path != Path::new("Cargo.lock")) {
+        faults.extend(hosts.iter().filter(|host| text.contains(*host)).map(|host| format!("{}: {host}", path.display())));
+    }
+    report("packages come from the machine's own sources", &faults);
+}
+
+#[test]
+fn a_todo_names_its_issue() {
+    let word = format!("TO{}", "DO");
+    let mut faults = Vec::new();
+    for (path, text) in rust_files() {
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| line.contains(&word)) {
+            if !line.contains(&format!("{word}(#")) && !path.ends_with("tidy.rs") {
+                faults.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    report("TODO(#issue)", &faults);
+}
+
+#[test]
+fn programs_depend_only_on_what_their_place_allows() {
+    // Crate, and what must not be among its dependencies.
+    let rules: &[(&str, &[&str])] = &[
+        ("src/core/Cargo.toml", &["kurrent-sys", "tokio", "hyper", "tracing", "nix", "rustix", "libc"]),
+        ("src/sys/Cargo.toml", &["tokio", "hyper", "axum", "serde-saphyr"]),
+        ("src/init/Cargo.toml", &["tokio", "serde-saphyr", "kurrentd", "kurrent-stage1"]),
+        ("src/stage1/Cargo.toml", &["tokio", "serde-saphyr", "kurrentd", "kurrent-init"]),
+        ("tests/harness/Cargo.toml", &["kurrentd", "kurrent-sys", "tokio"]),
+    ];
+    let mut faults = Vec::new();
+    for (manifest, forbidden) in rules {
+        let text = fs::read_to_string(root().join(manifest)).expect("a member's manifest");
+        let dependencies = text.split("[dependencies]").nth(1).unwrap_or_default().split("\n[").next().unwrap_or_default();
+        for line in dependencies.lines() {
+            let name = line.split(['.', '=', ' ']).next().unwrap_or_default();
+            if forbidden.contains(&name) {
+                faults.push(format!("{manifest}: {name}"));
+            }
+        }
+    }
+    report("who may depend on whom (ARCHITECTURE.md)", &faults);
+}
