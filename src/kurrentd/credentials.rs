@@ -158,8 +158,8 @@ fn load(path: &Path) -> Result<Records, String> {
         return Ok(Records::new());
     };
     // The fault's own words might quote a secret: only its line is told.
-    let file: CredentialsFile =
-        crate::yaml::parse(&octets, MAX_NODES).map_err(|f| format!("{}:{}: not a credentials file of this version", path.display(), f.line))?;
+    let file: CredentialsFile = crate::yaml::parse(&octets, MAX_NODES)
+        .map_err(|f| format!("{}:{}: not a credentials file of this version", path.display(), f.line))?;
     if file.version != VERSION {
         return Err(format!("{}: version {} is not known to this program (it knows {VERSION})", path.display(), file.version));
     }
@@ -297,7 +297,12 @@ mod tests {
         let path = folder.path().join(FILE);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let secret = "DHHC-1:01:AAAA:";
-        for text in ["", "version: 2\ncredentials: []\n", "version: 1\n", &format!("version: 1\ncredentials:\n- worker_id: w1\n  host_secret: {secret}\n")] {
+        for text in [
+            "",
+            "version: 2\ncredentials: []\n",
+            "version: 1\n",
+            &format!("version: 1\ncredentials:\n- worker_id: w1\n  host_secret: {secret}\n"),
+        ] {
             std::fs::write(&path, text).unwrap();
             let store = CredentialStore::open(folder.path());
             let fault = store.fault().unwrap().to_string();

@@ -7,6 +7,7 @@
 mod pass;
 
 use crate::shared::SharedRef;
+use anyhow::Context;
 use kurrent_core::id::Nqn;
 use kurrent_core::ledger::Ledger;
 use kurrent_core::stage1;
@@ -63,27 +64,21 @@ pub struct Observation {
     pub tree: Observed,
 }
 
-/// How the rest of the daemon asks about the target.
+/// How the rest of the daemon asks about the target; [`serve`] publishes through it.
 #[derive(Clone)]
-pub struct TargetHandle {
-    observations: watch::Receiver<Arc<Observation>>,
-}
+pub struct TargetHandle(Arc<watch::Sender<Arc<Observation>>>);
 
-/// The other end, for [`serve`].
-pub struct Publisher(watch::Sender<Arc<Observation>>);
-
-/// A handle and what feeds it.
-#[must_use]
-pub fn channel() -> (TargetHandle, Publisher) {
-    let (sender, observations) = watch::channel(Arc::default());
-    (TargetHandle { observations }, Publisher(sender))
+impl Default for TargetHandle {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(Arc::default())))
+    }
 }
 
 impl TargetHandle {
     /// The latest observation.
     #[must_use]
     pub fn observation(&self) -> Arc<Observation> {
-        self.observations.borrow().clone()
+        self.0.borrow().clone()
     }
 
     /// Waits until the kernel has followed the ledger up to `generation`: access that it takes away is cut and read back.
@@ -91,12 +86,12 @@ impl TargetHandle {
     /// # Errors
     /// In words, why not yet; the reconciler goes on trying.
     pub async fn settled(&self, generation: u64, deadline: Duration) -> Result<(), String> {
-        let mut observations = self.observations.clone();
+        let mut observations = self.0.subscribe();
         let reached = observations.wait_for(|o| o.looked && o.generation >= generation && o.faults.is_empty());
         match tokio::time::timeout(deadline, reached).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) => Err("the target is not served: its task has ended; see the log".into()),
-            Err(_) => {
+            // The sender lives in `self`, so the wait itself does not fail.
+            Ok(Err(_)) | Err(_) => {
                 let seen = self.observation();
                 if !seen.faults.is_empty() {
                     return Err(seen.faults.join("; "));
@@ -118,6 +113,17 @@ impl TargetHandle {
         let about = |f: &&String| f.contains(credentials.subsystem.as_str()) || f.contains(credentials.host.as_str());
         let seen = self.observation();
         Err(seen.faults.iter().find(about).or(seen.faults.first()).cloned().unwrap_or_else(|| "the disk is not exported yet".into()))
+    }
+
+    fn publish(&self, seen: Observation) {
+        let before = self.observation();
+        for fault in seen.faults.iter().filter(|f| !before.faults.contains(f)) {
+            tracing::warn!(%fault, "target");
+        }
+        if !before.faults.is_empty() && seen.faults.is_empty() {
+            tracing::info!("target: all is as it should be again");
+        }
+        self.0.send_replace(Arc::new(seen));
     }
 
     /// As [`TargetHandle::ready`], by names.
@@ -144,54 +150,35 @@ impl Kernel {
 }
 
 /// Follows the ledger until the daemon ends.
-pub async fn serve(shared: SharedRef, kernel: Kernel, publisher: Publisher) {
+///
+/// # Errors
+/// A pass ended by a panic; to be started again.
+pub async fn serve(shared: SharedRef, kernel: Kernel) -> anyhow::Result<()> {
     let mut ledgers = shared.ledger.watch();
     let local = SocketAddrV4::new(shared.config.boot_network.address, shared.config.agent.target_port);
-    let mut follower = Some(Follower::new(kernel, shared.credentials.clone(), local));
+    let mut follower = Follower::new(kernel, shared.credentials.clone(), local);
     let mut retry = FIRST_RETRY;
     loop {
         let ledger: Arc<Ledger> = ledgers.borrow_and_update().clone();
-        let Some(mut worker) = follower.take() else { return };
         let handed = shared.clone();
         // configfs writes wait for I/O in flight: never on an async thread.
         let pass = tokio::task::spawn_blocking(move || {
-            let leases = handed.leases.load_full();
-            let seen = worker.pass(&handed.config, &ledger, &leases);
-            (worker, seen)
+            let seen = follower.pass(&handed.config, &ledger, &handed.leases.load_full());
+            (follower, seen)
         });
-        let seen = match pass.await {
-            Ok((worker, seen)) => {
-                follower = Some(worker);
-                seen
-            }
-            Err(panic) => {
-                tracing::error!(%panic, "the target's task failed");
-                return;
-            }
-        };
+        let (back, seen) = pass.await.context("following the ledger")?;
+        follower = back;
         let faulty = !seen.faults.is_empty();
-        publish(&publisher, seen);
+        shared.target.publish(seen);
         let wait = if faulty { retry } else { SWEEP };
         retry = if faulty { (retry * 2).min(LONGEST_RETRY) } else { FIRST_RETRY };
         tokio::select! {
             changed = ledgers.changed() => {
                 if changed.is_err() {
-                    return;
+                    return Ok(());
                 }
             }
             () = tokio::time::sleep(wait) => {}
         }
     }
 }
-
-fn publish(publisher: &Publisher, seen: Observation) {
-    let before = publisher.0.borrow().clone();
-    for fault in seen.faults.iter().filter(|f| !before.faults.contains(f)) {
-        tracing::warn!(%fault, "target");
-    }
-    if !before.faults.is_empty() && seen.faults.is_empty() {
-        tracing::info!("target: all is as it should be again");
-    }
-    publisher.0.send_replace(Arc::new(seen));
-}
-

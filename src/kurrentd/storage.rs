@@ -12,13 +12,13 @@ mod masters;
 
 use crate::ledger::{LedgerHandle, SubmitError};
 use crate::reconcile::TargetHandle;
-use jobs::Jobs;
 pub use jobs::JobView;
-pub use make::{Content, Created, NewDisk};
+use jobs::Jobs;
 use kurrent_core::config::Agent;
 use kurrent_core::id::{FileName, OsTag, WorkerId};
 use kurrent_core::ledger::{Change, Disk, Ledger};
 use kurrent_sys::store;
+pub use make::{Content, Created, NewDisk};
 pub use masters::{Master, MasterPartition};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -187,7 +187,8 @@ impl Storage {
                 let what = format!("{} is still exported and was kept ({why}); delete the file when the fault is gone", disk.filename);
                 return Err(StorageError::new("still_exported", 409, what));
             }
-            let removed = blocking(move || store::remove(&path).map_err(|e| StorageError::new("file_not_removed", 500, e.to_string()))).await;
+            let removed =
+                blocking(move || store::remove(&path).map_err(|e| StorageError::new("file_not_removed", 500, e.to_string()))).await;
             removed.map_err(|e| StorageError::new("file_not_removed", 500, format!("{} could not be removed: {e}", disk.filename)))?;
         }
         Ok(())
@@ -220,7 +221,8 @@ impl Storage {
 
     fn full(&self, needed_bytes: u64) -> StorageError {
         let free = free_bytes(&self.0.disk_dir).map_or_else(|e| format!("unknown ({e})"), |f| f.to_string());
-        let what = format!("the disk is full: up to {needed_bytes} bytes are needed, {free} are free; delete disks or masters, or add space");
+        let what =
+            format!("the disk is full: up to {needed_bytes} bytes are needed, {free} are free; delete disks or masters, or add space");
         StorageError::new("disk_full", 507, what)
     }
 

@@ -237,7 +237,9 @@ mod tests {
 
     #[test]
     fn a_4k_native_table_is_accepted_and_listed() {
-        let Ok(Contents::Table(table)) = inspect(&image(4096, &[entry(TYPE_ESP, "esp"), entry(TYPE_ROOT_X86_64, "sys\u{7}")])) else { panic!() };
+        let Ok(Contents::Table(table)) = inspect(&image(4096, &[entry(TYPE_ESP, "esp"), entry(TYPE_ROOT_X86_64, "sys\u{7}")])) else {
+            panic!()
+        };
         assert_eq!(table.damage, None);
         assert_eq!(table.partitions.iter().map(|p| (p.number, p.label.as_str())).collect::<Vec<_>>(), [(1, "esp"), (2, "sys?")]);
         assert_eq!(find_root(&table.partitions).map(|p| p.number), Some(2));

@@ -7,9 +7,9 @@ use crate::storage::image;
 use kurrent_core::config::Config;
 use kurrent_core::id::{MacAddr, WorkerId, host_nqn};
 use kurrent_core::ledger::Ledger;
+use kurrent_core::target::Step;
 use kurrent_core::target::plan::{Subject, plan};
 use kurrent_core::target::tree::{Desired, NAMESPACE_ID, Observed};
-use kurrent_core::target::Step;
 use kurrent_sys::sockets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -127,7 +127,9 @@ impl Follower {
         let name = |r: &Record| host_nqn(&config.agent.nqn_base, &r.worker_id, r.epoch);
         let losing = |r: &&Record| {
             let host = name(r);
-            is.allowed.contains(host.as_str()) && !stays(host.as_str()) && before.hosts.get(host.as_str()).is_some_and(|o| o.keys == Some(r.keys()))
+            is.allowed.contains(host.as_str())
+                && !stays(host.as_str())
+                && before.hosts.get(host.as_str()).is_some_and(|o| o.keys == Some(r.keys()))
         };
         let devices: BTreeSet<MacAddr> = promised.iter().filter(losing).map(|r| r.device).collect();
         let addresses: BTreeSet<Ipv4Addr> = leases.iter().filter(|(_, mac)| devices.contains(mac)).map(|(ip, _)| *ip).collect();

@@ -52,7 +52,11 @@ pub fn check_master(path: &Path) -> Result<Image, StorageError> {
         return Err(StorageError::new("not_partitioned", 422, what.into()));
     };
     if let Some(damage) = table.damage {
-        return Err(StorageError::new("damaged", 422, format!("the partition table is damaged: {damage}; was the image cut or changed on the way?")));
+        return Err(StorageError::new(
+            "damaged",
+            422,
+            format!("the partition table is damaged: {damage}; was the image cut or changed on the way?"),
+        ));
     }
     if !gpt::is_whole(table, image.size_bytes) {
         let needed = table.last_usable_block.saturating_add(1).saturating_mul(BLOCK_BYTES);

@@ -141,7 +141,8 @@ impl Storage {
         let no_worker = || not_found("worker_not_found", format!("there is no worker {}; create it first", request.worker));
         let worker = ledger.workers.get(&request.worker).ok_or_else(no_worker)?;
         if worker.disks.iter().any(|d| d.os == request.os && d.os_version == request.os_version) {
-            let what = format!("worker {} has a disk of {} {} already; use another version", request.worker, request.os, request.os_version);
+            let what =
+                format!("worker {} has a disk of {} {} already; use another version", request.worker, request.os, request.os_version);
             return Err(StorageError::new("disk_exists", 409, what));
         }
         Ok(())
@@ -223,7 +224,8 @@ impl Storage {
         blocking(move || file.sync_all().and_then(|()| part.finish(&last)).map_err(|e| storage.write_error(size_bytes, &e))).await?;
         let submitted = self.0.ledger.submit(Change::AddDisk { worker: worker.clone(), disk: disk.clone() }, actor).await;
         if let Err(refused) = submitted {
-            let removed = blocking(move || store::remove(&path).map_err(|e| StorageError::new("file_not_removed", 500, e.to_string()))).await;
+            let removed =
+                blocking(move || store::remove(&path).map_err(|e| StorageError::new("file_not_removed", 500, e.to_string()))).await;
             if let Err(error) = removed {
                 tracing::warn!(file = %disk.filename, %error, "storage: a disk without record is left over");
             }

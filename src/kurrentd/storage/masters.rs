@@ -57,7 +57,8 @@ impl Storage {
         let storage = self.clone();
         blocking(move || {
             let files = list(&storage.0.disk_dir).map_err(|e| storage.folder_error(&e))?;
-            let names = files.into_iter().filter_map(|(name, size)| Some((name.parse::<FileName>().ok().filter(FileName::is_master)?, size)));
+            let names =
+                files.into_iter().filter_map(|(name, size)| Some((name.parse::<FileName>().ok().filter(FileName::is_master)?, size)));
             Ok(names.map(|(name, size)| storage.look_at(name, size)).collect())
         })
         .await

@@ -146,7 +146,10 @@ impl Nvmet {
         let port = self.port();
         Ok(Observed {
             port: if port.is_dir() { Some(observe_port(&port)?) } else { None },
-            hosts: names(&self.root.join("hosts"))?.into_iter().map(|h| Ok((h.clone(), observe_host(&self.host(&h))?))).collect::<Result<_, _>>()?,
+            hosts: names(&self.root.join("hosts"))?
+                .into_iter()
+                .map(|h| Ok((h.clone(), observe_host(&self.host(&h))?)))
+                .collect::<Result<_, _>>()?,
             subsystems: names(&subsystems)?
                 .into_iter()
                 .map(|s| Ok((s.clone(), observe_subsystem(&self.subsystem(&s))?)))

@@ -58,7 +58,9 @@ pub enum ConnectError {
 
 fn hint(cause: &io::Error) -> &'static str {
     match cause.raw_os_error() {
-        Some(libc::EKEYREJECTED | libc::EACCES | libc::ECONNREFUSED) => " (not allowed: the appliance may have given the disk to another epoch)",
+        Some(libc::EKEYREJECTED | libc::EACCES | libc::ECONNREFUSED) => {
+            " (not allowed: the appliance may have given the disk to another epoch)"
+        }
         Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => " (no answer: is the appliance up and the cable in?)",
         _ => "",
     }
@@ -165,9 +167,18 @@ mod tests {
     fn the_kernel_is_told_everything_on_one_line() {
         let (subsystem, host) = ("nqn.2026-11.test:w1.d.0".parse().unwrap(), "nqn.2026-11.test:host.w1.e1".parse().unwrap());
         let secret = Secret::from_random(&Zeroizing::new([1; 32]));
-        let to = Connect { target: "10.0.0.1:4420".parse().unwrap(), subsystem: &subsystem, host: &host, host_id: Uuid::from_u128(5), host_secret: &secret, controller_secret: &secret };
+        let to = Connect {
+            target: "10.0.0.1:4420".parse().unwrap(),
+            subsystem: &subsystem,
+            host: &host,
+            host_id: Uuid::from_u128(5),
+            host_secret: &secret,
+            controller_secret: &secret,
+        };
         let line = options(&to);
-        assert!(line.starts_with("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=nqn.2026-11.test:w1.d.0,hostnqn=nqn.2026-11.test:host.w1.e1,"));
+        assert!(
+            line.starts_with("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=nqn.2026-11.test:w1.d.0,hostnqn=nqn.2026-11.test:host.w1.e1,")
+        );
         assert!(line.contains("ctrl_loss_tmo=-1") && !line.contains(' ') && line.len() < 2048);
     }
 
@@ -182,7 +193,9 @@ mod tests {
     fn a_namespace_is_found_by_its_uuid_and_never_through_a_hidden_path() {
         let folder = tempfile::tempdir().unwrap();
         let uuid = Uuid::from_u128(7);
-        for (name, id, hidden) in [("nvme0c0n1", uuid, "1"), ("nvme1n1", Uuid::from_u128(8), "0"), ("nvme0n1", uuid, "0"), ("sda", uuid, "0")] {
+        for (name, id, hidden) in
+            [("nvme0c0n1", uuid, "1"), ("nvme1n1", Uuid::from_u128(8), "0"), ("nvme0n1", uuid, "0"), ("sda", uuid, "0")]
+        {
             let device = folder.path().join(name);
             fs::create_dir(&device).unwrap();
             fs::write(device.join("uuid"), format!("{id}\n")).unwrap();

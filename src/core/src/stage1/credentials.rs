@@ -64,8 +64,23 @@ pub struct Malformed {
 
 /// Every key, each exactly once.
 const KEYS: [&str; 17] = [
-    "worker", "mac", "address", "prefix", "gateway", "dns", "server", "boot_id", "report_key", "target", "subsystem", "host", "host_id",
-    "host_secret", "controller_secret", "namespace", "debug_shell",
+    "worker",
+    "mac",
+    "address",
+    "prefix",
+    "gateway",
+    "dns",
+    "server",
+    "boot_id",
+    "report_key",
+    "target",
+    "subsystem",
+    "host",
+    "host_id",
+    "host_secret",
+    "controller_secret",
+    "namespace",
+    "debug_shell",
 ];
 
 impl Credentials {

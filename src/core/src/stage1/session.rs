@@ -133,8 +133,7 @@ mod tests {
         Now { mono: Mono(Duration::from_secs(secs)), wall: Wall::UNIX_EPOCH }
     }
 
-    const ALL: [Phase; 7] =
-        [Phase::Unseal, Phase::Drivers, Phase::Link, Phase::Connect, Phase::Namespace, Phase::Root, Phase::Handover];
+    const ALL: [Phase; 7] = [Phase::Unseal, Phase::Drivers, Phase::Link, Phase::Connect, Phase::Namespace, Phase::Root, Phase::Handover];
 
     #[test]
     fn a_boot_without_failure_runs_every_phase_once_in_order_and_reports_its_steps() {

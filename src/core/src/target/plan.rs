@@ -179,7 +179,9 @@ impl Planner<'_> {
                 self.push(Step::DisableNamespace(name.clone(), *nsid));
             }
             let wanted = self.desired.subsystems.get(name);
-            for host in is.allowed.iter().filter(|h| wanted.is_none_or(|w| w.host != **h) || !self.host_is_right(h)).cloned().collect::<Vec<_>>() {
+            for host in
+                is.allowed.iter().filter(|h| wanted.is_none_or(|w| w.host != **h) || !self.host_is_right(h)).cloned().collect::<Vec<_>>()
+            {
                 self.push(Step::Disallow(name.clone(), host));
             }
             let remake = wanted.is_none_or(|w| w.serial != is.serial);

@@ -81,7 +81,9 @@ mod tests {
     #[test]
     fn a_changed_or_cut_secret_is_refused() {
         let text = Secret::from_random(&Zeroizing::new([7; 32])).reveal().to_owned();
-        for wrong in ["", &text[..text.len() - 1], &text.replace("BwcH", "BwcI"), &text.replace(":01:", ":00:"), &format!("{text}\n"), "DHHC-1:01::"] {
+        for wrong in
+            ["", &text[..text.len() - 1], &text.replace("BwcH", "BwcI"), &text.replace(":01:", ":00:"), &format!("{text}\n"), "DHHC-1:01::"]
+        {
             assert_eq!(wrong.parse::<Secret>(), Err(NotASecret), "{wrong:?}");
         }
     }

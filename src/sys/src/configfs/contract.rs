@@ -1,9 +1,9 @@
 //! What any target tree must hold, the copy in a folder as well as the kernel's: run by unit tests and in a virtual machine.
 
 use super::Nvmet;
+use kurrent_core::target::Secret;
 use kurrent_core::target::plan::{Step, plan};
 use kurrent_core::target::tree::{Desired, Keys, Observed, Port, Subsystem};
-use kurrent_core::target::Secret;
 use std::path::Path;
 use uuid::Uuid;
 use zeroize::Zeroizing;
@@ -72,9 +72,8 @@ fn is_repeatable(step: &Step) -> bool {
 /// When the tree does not hold the contract.
 pub fn check(nvmet: &Nvmet, image: &Path) {
     let (_, after) = reach(nvmet, &desired(Some(1), image));
-    let exported = |o: &Observed, epoch| {
-        o.is_exported(&subsystem().parse().expect("an NQN"), &host(epoch).parse().expect("an NQN"), &keys(epoch))
-    };
+    let exported =
+        |o: &Observed, epoch| o.is_exported(&subsystem().parse().expect("an NQN"), &host(epoch).parse().expect("an NQN"), &keys(epoch));
     assert!(exported(&after, 1), "{after:?}");
     let (steps, _) = reach(nvmet, &desired(Some(1), image));
     assert_eq!(steps, [], "what is right is not touched");

@@ -60,11 +60,19 @@ fn invalid() -> io::Error {
 impl Kernel for FakeKernel {
     fn make(&self, path: &Path) -> io::Result<()> {
         let (folders, attributes): (&[&str], &[(&str, &str)]) = match self.place(path).as_slice() {
-            ["hosts", _] => (&[], &[("dhchap_key", ""), ("dhchap_ctrl_key", ""), ("dhchap_hash", "hmac(sha256)"), ("dhchap_dhgroup", "null")]),
+            ["hosts", _] => {
+                (&[], &[("dhchap_key", ""), ("dhchap_ctrl_key", ""), ("dhchap_hash", "hmac(sha256)"), ("dhchap_dhgroup", "null")])
+            }
             ["subsystems", _] => (&["namespaces", "allowed_hosts"], &[("attr_allow_any_host", "0"), ("attr_serial", "5ca1ab1e")]),
             ["subsystems", _, "namespaces", _] => (
                 &[],
-                &[("enable", "0"), ("device_path", "(null)"), ("device_uuid", DEFAULT_UUID), ("device_nguid", DEFAULT_UUID), ("buffered_io", "0")],
+                &[
+                    ("enable", "0"),
+                    ("device_path", "(null)"),
+                    ("device_uuid", DEFAULT_UUID),
+                    ("device_nguid", DEFAULT_UUID),
+                    ("buffered_io", "0"),
+                ],
             ),
             ["ports", _] => (&["subsystems"], &[("addr_trtype", ""), ("addr_adrfam", ""), ("addr_traddr", ""), ("addr_trsvcid", "")]),
             _ => return Err(ErrorKind::PermissionDenied.into()),

@@ -28,7 +28,13 @@ fn desired(epochs: [Option<u8>; 3], address: u8) -> Desired {
     for (worker, epoch) in (0u8..).zip(epochs).filter_map(|(w, e)| e.map(|e| (w, e))) {
         desired.hosts.insert(host(worker, epoch), keys(epoch));
         let uuid = Uuid::from_u128(u128::from(worker) + 1);
-        let subsystem = Subsystem { serial: format!("{worker:012x}"), host: host(worker, epoch), path: format!("/d/{worker}").into(), uuid, nguid: uuid };
+        let subsystem = Subsystem {
+            serial: format!("{worker:012x}"),
+            host: host(worker, epoch),
+            path: format!("/d/{worker}").into(),
+            uuid,
+            nguid: uuid,
+        };
         desired.subsystems.insert(disk(worker), subsystem);
     }
     desired
@@ -46,8 +52,8 @@ fn observed() -> impl Strategy<Value = Observed> {
         prop::collection::btree_map(1u32..3, namespace, 0..2),
     );
     let link = prop::collection::btree_set(0u8..3, 0..3);
-    (prop::collection::vec(host_entry, 0..5), prop::collection::btree_map(0u8..3, subsystem, 0..4), prop::option::of((1u8..3, link))).prop_map(
-        |(hosts, subsystems, port)| {
+    (prop::collection::vec(host_entry, 0..5), prop::collection::btree_map(0u8..3, subsystem, 0..4), prop::option::of((1u8..3, link)))
+        .prop_map(|(hosts, subsystems, port)| {
             let mut tree = Observed::default();
             for ((w, e), key, whole) in hosts {
                 let host_keys = whole.then(|| keys(key));
@@ -70,8 +76,7 @@ fn observed() -> impl Strategy<Value = Observed> {
                 ObservedPort { address: Port { address: [10, 0, 0, address].into(), service: 4420 }.attributes(), links }
             });
             tree
-        },
-    )
+        })
 }
 
 /// What the kernel demands of each step, and what must hold of the tree after it.
