@@ -1,7 +1,6 @@
 //! `kurrentd run`: starts every part and keeps it running. A part that fails is a fault on screen, in the API and in the
 //! log, and is tried again; the others serve on.
 
-use crate::reconcile::Publisher;
 use crate::shared::{Shared, SharedRef};
 use anyhow::{Context, bail};
 use kurrent_core::config::{Config, InterfaceChoice};
@@ -21,7 +20,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Errors
 /// What no part can do without is missing: the state folder, the secrets, the API's port.
 pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
-    let (shared, publisher) = Shared::open(config)?;
+    let shared = Shared::open(config)?;
     let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets"))?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = shared.config.name, "kurrentd starts");
     tokio::spawn(crate::status::serve(shared.clone(), token.clone(), status));
@@ -30,7 +29,7 @@ pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
         // what the kernel exports goes on.
         tracing::error!("the ledgers do not read: only the API serves; repair them and restart kurrentd");
     } else {
-        boot_network(&shared, publisher);
+        boot_network(&shared);
     }
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let api = crate::api::serve(shared.clone(), token, stopped);
@@ -52,12 +51,11 @@ pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
 }
 
 /// Starts what serves the boot network.
-fn boot_network(shared: &SharedRef, publisher: Publisher) {
-    tokio::spawn(crate::reconcile::serve(shared.clone(), crate::reconcile::Kernel::real(), publisher));
+fn boot_network(shared: &SharedRef) {
+    keep(shared, "target-task", |shared| crate::reconcile::serve(shared, crate::reconcile::Kernel::real()));
 }
 
 /// Keeps one part running: a failure is told and tried again, with back-off.
-#[allow(dead_code)]
 fn keep<F, R>(shared: &SharedRef, part: &'static str, start: F)
 where
     F: Fn(SharedRef) -> R + Send + 'static,

@@ -116,13 +116,6 @@ impl TargetHandle {
     }
 
     fn publish(&self, seen: Observation) {
-        let before = self.observation();
-        for fault in seen.faults.iter().filter(|f| !before.faults.contains(f)) {
-            tracing::warn!(%fault, "target");
-        }
-        if !before.faults.is_empty() && seen.faults.is_empty() {
-            tracing::info!("target: all is as it should be again");
-        }
         self.0.send_replace(Arc::new(seen));
     }
 
@@ -169,6 +162,10 @@ pub async fn serve(shared: SharedRef, kernel: Kernel) -> anyhow::Result<()> {
         let (back, seen) = pass.await.context("following the ledger")?;
         follower = back;
         let faulty = !seen.faults.is_empty();
+        match seen.faults.as_slice() {
+            [] => shared.faults.clear("target"),
+            faults => shared.faults.set("target", faults.join("; ")),
+        }
         shared.target.publish(seen);
         let wait = if faulty { retry } else { SWEEP };
         retry = if faulty { (retry * 2).min(LONGEST_RETRY) } else { FIRST_RETRY };

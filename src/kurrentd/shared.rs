@@ -3,7 +3,7 @@
 use crate::audit::Audit;
 use crate::credentials::CredentialStore;
 use crate::ledger::LedgerHandle;
-use crate::reconcile::{Publisher, TargetHandle};
+use crate::reconcile::TargetHandle;
 use crate::storage::Storage;
 use crate::timelines::Timelines;
 use anyhow::Context;
@@ -72,11 +72,10 @@ impl Faults {
 
 impl Shared {
     /// Opens everything that lives in the state folder; call inside a tokio runtime. Tests do the same with a folder of theirs.
-    /// The second part feeds `target`: for [`crate::reconcile::serve`].
     ///
     /// # Errors
     /// The state folder or the disk folder can not be used at all. A ledger that does not read is no error here: see [`LedgerHandle::unreadable`].
-    pub fn open(config: Config) -> anyhow::Result<(SharedRef, Publisher)> {
+    pub fn open(config: Config) -> anyhow::Result<SharedRef> {
         let state = &config.state_dir;
         let secrets = state.join("secrets");
         kurrent_sys::store::private_folder(&secrets).with_context(|| format!("making {}", secrets.display()))?;
@@ -85,11 +84,10 @@ impl Shared {
         let ledger = LedgerHandle::open(state, audit.clone());
         let credentials = CredentialStore::open(state);
         let storage = Storage::open(&config.agent, ledger.clone())?;
-        let (target, publisher) = crate::reconcile::channel();
-        let shared = Self {
+        Ok(Arc::new(Self {
             credentials,
             storage,
-            target,
+            target: TargetHandle::default(),
             config,
             ledger,
             leases: ArcSwap::default(),
@@ -97,8 +95,7 @@ impl Shared {
             audit,
             server_key,
             faults: Faults::default(),
-        };
-        Ok((Arc::new(shared), publisher))
+        }))
     }
 
     /// [`Faults::list`] and what is wrong with the ledgers.
