@@ -1,5 +1,6 @@
 //! PID 1 of the appliance as decisions: what it is told, what it mounts, what it runs, what it shows.
 
+pub mod disk;
 pub mod plan;
 pub mod status;
 

@@ -88,7 +88,7 @@ impl Plan {
             UplinkMode::Static { address, prefix, gateway, dns } => {
                 line(&mut text, "uplink.mode", "static");
                 line(&mut text, "uplink.address", format_args!("{address}/{prefix}"));
-                for gateway in gateway {
+                if let Some(gateway) = gateway {
                     line(&mut text, "uplink.gateway", gateway);
                 }
                 for server in dns {

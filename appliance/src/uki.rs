@@ -1,0 +1,80 @@
+//! The unified kernel image: systemd's stub with kernel, initramfs and command line as sections of one UEFI program.
+
+use crate::recipe;
+use crate::steps::tool;
+use anyhow::{Context as _, Result, bail};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// What goes into it.
+pub struct Sources<'a> {
+    /// The stub.
+    pub stub: &'a Path,
+    /// The kernel's command line, one line.
+    pub cmdline: &'a Path,
+    /// The kernel.
+    pub kernel: &'a Path,
+    /// The initramfs.
+    pub initrd: &'a Path,
+    /// The kernel's release.
+    pub release: &'a str,
+}
+
+/// Adds the sections behind the stub's own; addresses must not overlap, or the firmware loads one over the other.
+pub fn build(sources: &Sources<'_>, output: &Path) -> Result<()> {
+    let stub = fs::read(sources.stub).with_context(|| format!("reading {}", sources.stub.display()))?;
+    let layout = Layout::read(&stub).context("the stub is not a PE program")?;
+    let text = |name: &str, text: String| {
+        let path = output.with_extension(name);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display())).map(|()| path)
+    };
+    let cmdline = fs::read_to_string(sources.cmdline).with_context(|| format!("reading {}", sources.cmdline.display()))?;
+    let sections = [
+        (".osrel", text("osrel", recipe::os_release())?),
+        (".cmdline", text("cmdline", cmdline.trim().to_owned())?),
+        (".uname", text("uname", sources.release.to_owned())?),
+        (".initrd", sources.initrd.to_owned()),
+        (".linux", sources.kernel.to_owned()),
+    ];
+    let mut command = Command::new("objcopy");
+    let mut address = layout.end;
+    for (name, path) in &sections {
+        let length = fs::metadata(path).with_context(|| format!("reading {}", path.display()))?.len();
+        command.arg("--add-section").arg(format!("{name}={}", path.display()));
+        command.arg("--change-section-vma").arg(format!("{name}={address:#x}"));
+        address = (address + length).next_multiple_of(layout.alignment);
+    }
+    tool(command.arg(sources.stub).arg(output))
+}
+
+/// Where the stub's sections end, as objcopy counts: with the image base.
+struct Layout {
+    end: u64,
+    alignment: u64,
+}
+
+impl Layout {
+    /// PE32+ headers (Microsoft's PE format, "Optional Header" and "Section Table").
+    fn read(octets: &[u8]) -> Result<Self> {
+        let word = |at: usize| octets.get(at..).and_then(|rest| rest.first_chunk()).map(|four| u32::from_le_bytes(*four));
+        let half = |at: usize| octets.get(at..).and_then(|rest| rest.first_chunk()).map(|two| u16::from_le_bytes(*two));
+        let read = || {
+            let pe = usize::try_from(word(0x3c)?).ok()?;
+            let (sections, optional_length) = (usize::from(half(pe + 6)?), usize::from(half(pe + 20)?));
+            let optional = pe + 24;
+            let base = u64::from(word(optional + 24)?) | u64::from(word(optional + 28)?) << 32;
+            let alignment = u64::from(word(optional + 32)?);
+            let mut end = 0;
+            for section in 0..sections {
+                let header = optional + optional_length + 40 * section;
+                end = end.max(u64::from(word(header + 8)?) + u64::from(word(header + 12)?));
+            }
+            Some((half(optional)?, alignment, base + end.next_multiple_of(alignment.max(1))))
+        };
+        match read() {
+            Some((0x20b, alignment, end)) if alignment.is_power_of_two() => Ok(Self { end, alignment }),
+            _ => bail!("no PE32+ headers"),
+        }
+    }
+}
