@@ -9,20 +9,18 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The same for every build: nothing looks for it, and images stay comparable.
-const VOLUME_ID: &str = "4b555252";
-
 /// Makes the file system and copies `files` (path inside, path here) into it.
 pub fn build(files: &[(&str, &Path)], epoch: u64, output: &Path) -> Result<()> {
     let partial = output.with_extension("partial");
     create_sparse(&partial, ESP_SECTORS * SECTOR_BYTES)?;
-    let environment = [("SOURCE_DATE_EPOCH", epoch.to_string()), ("TZ", "UTC".to_owned()), ("MTOOLS_SKIP_CHECK", "1".to_owned())];
+    let environment = [("SOURCE_DATE_EPOCH", epoch.to_string()), ("TZ", "UTC".to_owned())];
     let mtool = |name: &str| {
         let mut command = Command::new(name);
         command.envs(environment.iter().map(|(key, value)| (key, value))).arg("-i").arg(&partial);
         command
     };
-    let mkfs = ["-F", "32", "-n", "KURRENT", "-i", VOLUME_ID, "--invariant"];
+    // Two KiB clusters: as few as FAT32 may have, to be read quickly by firmware. `--invariant`: no date, no random identity.
+    let mkfs = ["-F", "32", "-s", "4", "-n", "KURRENT", "--invariant"];
     tool(Command::new("mkfs.vfat").args(mkfs).arg(&partial).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"))?;
     let mut folders = BTreeSet::new();
     for (inside, _) in files {
@@ -32,8 +30,7 @@ pub fn build(files: &[(&str, &Path)], epoch: u64, output: &Path) -> Result<()> {
         tool(mtool("mmd").arg(format!("::/{folder}")))?;
     }
     for (inside, here) in files {
-        tool(mtool("mcopy").arg("-b").arg(here).arg(format!("::/{inside}")))
-            .with_context(|| format!("copying {} into the ESP", here.display()))?;
+        tool(mtool("mcopy").arg(here).arg(format!("::/{inside}"))).with_context(|| format!("copying {} into the ESP", here.display()))?;
     }
     fs::rename(&partial, output).with_context(|| format!("writing {}", output.display()))
 }
