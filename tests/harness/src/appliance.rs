@@ -203,6 +203,14 @@ fn write_configuration(scratch: &Path, disk: &Path, text: &str) -> Result<()> {
     run(&mut copy).map(drop)
 }
 
+/// Copies a file out of the ESP of a raw image.
+pub fn read_from_esp(disk: &Path, name: &str, to: &Path) -> Result<()> {
+    let start = esp_offset(disk)?;
+    let mut copy = Command::new("mcopy");
+    copy.env("MTOOLS_SKIP_CHECK", "1").args(["-n", "-o", "-i"]).arg(format!("{}@@{start}", disk.display()));
+    run(copy.arg(format!("::{name}")).arg(to)).map(drop)
+}
+
 /// Byte offset of the ESP.
 fn esp_offset(disk: &Path) -> Result<u64> {
     let table = gpt::GptConfig::new().writable(false).open(disk).with_context(|| format!("read the partitions of {}", disk.display()))?;

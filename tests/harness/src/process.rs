@@ -1,12 +1,12 @@
 //! Child processes that never outlive the lab: each in its own process group, killed on drop and by the kernel when we die.
 
 use anyhow::{Context, Result, anyhow};
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
-use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
 /// What happens to a child when this program ends.
@@ -24,6 +24,9 @@ pub struct Process {
     name: String,
     child: Option<Child>,
 }
+
+/// Process groups to end when this program is told to stop.
+static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 type Request = (Command, Sender<std::io::Result<Child>>);
 
@@ -59,6 +62,7 @@ impl Process {
             .recv()
             .context("the starting thread is gone")?
             .with_context(|| format!("start {program} for {name} (`make deps` installs what the lab needs)"))?;
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).push(child.id());
         Ok(Self { name: name.to_owned(), child: Some(child) })
     }
 
@@ -79,18 +83,43 @@ impl Process {
                 let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
             }
             let _ = child.wait();
+            forget(child.id());
         }
     }
 
     /// Lets it go on without us.
     pub fn leave_running(mut self) {
-        self.child = None;
+        if let Some(child) = self.child.take() {
+            forget(child.id());
+        }
     }
 
     /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
+}
+
+fn forget(pid: u32) {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner).retain(|running| *running != pid);
+}
+
+/// From now on `SIGINT` and `SIGTERM` end what was started here (also [`Lifetime::MayStay`]), then this program. Call it first
+/// in `main`: threads inherit the mask.
+pub fn end_all_on_signal() -> Result<()> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    signals.thread_block().context("hold back signals")?;
+    thread::spawn(move || {
+        let _ = signals.wait();
+        for group in RUNNING.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let _ = killpg(Pid::from_raw(i32::try_from(*group).unwrap_or(i32::MAX)), Signal::SIGKILL);
+        }
+        eprintln!("interrupted; the machines are ended");
+        std::process::exit(130);
+    });
+    Ok(())
 }
 
 impl Drop for Process {

@@ -18,6 +18,9 @@ pub const LOGIN_WITHIN: Duration = Duration::from_secs(240);
 /// A shell command on a console under emulation.
 pub const SHELL_WITHIN: Duration = Duration::from_secs(60);
 
+/// A read of one block over the network, under emulation.
+const DISK_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
 /// The machine specification of worker `index` (0 to 255): MAC, UUID and firmware store are its own.
 pub fn spec(lab: &Run, network: &Network, index: u8, lifetime: Lifetime) -> Result<Spec> {
     let mac = MacAddr([0x52, 0x54, 0x00, 0x77, 0x00, index]);
@@ -55,6 +58,18 @@ pub fn check_root_device(machine: &mut Machine) -> Result<String> {
     let source = machine.console.shell("findmnt -n -o SOURCE /", SHELL_WITHIN)?.trim().to_owned();
     ensure!(source.starts_with("/dev/nvme0n1p"), "root is on {source}, not on /dev/nvme0n1p*");
     Ok(source)
+}
+
+/// Whether a read of the disk itself (no cache) succeeds now. A read that hangs counts as one that does not.
+pub fn reads_disk(machine: &mut Machine) -> Result<bool> {
+    // In the background: a read of a dead disk can not even be killed, and the shell must stay usable.
+    let read = "dd if=/dev/nvme0n1 of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null";
+    machine.console.send_line(&format!("( {read} && echo disk-''answered ) &"))?;
+    match machine.console.wait_for("disk-answered", DISK_ANSWERS_WITHIN) {
+        Ok(_) => Ok(true),
+        // The machine itself must still be there; only then was it the disk that did not answer.
+        Err(_) => machine.console.shell("true", SHELL_WITHIN).map(|_| false),
+    }
 }
 
 /// Waits until the appliance has this device in `state`.
