@@ -27,10 +27,10 @@ const FILE_MODE: u32 = 0o644;
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseFileError {
     /// The file system says no.
-    #[error("lease file {0}: {1}")]
+    #[error("lease file {0}")]
     Io(PathBuf, #[source] io::Error),
     /// Its contents cannot be believed: no address is given out until a person has looked.
-    #[error("lease file {0}: {1}")]
+    #[error("lease file {0}")]
     Unreadable(PathBuf, #[source] Unreadable),
 }
 
@@ -54,22 +54,19 @@ pub struct LeaseWriter<T> {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A place in the writer's queue.
-pub struct Place<'a, T>(mpsc::Permit<'a, Job<T>>);
-
-impl<T> Place<'_, T> {
-    /// Submits a record; `waiting` comes back when it is durable or failed.
-    pub fn submit(self, record: Record, waiting: T) {
-        self.0.send(Job { record, waiting });
-    }
-}
-
 impl<T> LeaseWriter<T> {
-    /// A place in the queue, if the disk keeps up. Taken before anything is decided: what cannot be written must not
-    /// change the table.
+    /// Whether the disk keeps up. Asked before anything is decided: what cannot be written must not change the table.
     #[must_use]
-    pub fn place(&self) -> Option<Place<'_, T>> {
-        self.jobs.as_ref()?.try_reserve().ok().map(Place)
+    pub fn has_room(&self) -> bool {
+        self.jobs.as_ref().is_some_and(|jobs| jobs.capacity() > 0)
+    }
+
+    /// Submits a record; `waiting` comes back when it is durable or failed. After [`Self::has_room`] by the same owner
+    /// it always fits; if not, `waiting` is dropped and nothing is promised.
+    pub fn submit(&self, record: Record, waiting: T) {
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.try_send(Job { record, waiting });
+        }
     }
 
     /// The next finished batch; `None` when the writer has ended. Cancel-safe.
@@ -242,7 +239,8 @@ mod tests {
     async fn write(path: &Path, records: &[Record]) -> Vec<Committed<usize>> {
         let (_, mut writer) = open::<usize>(path).unwrap();
         for (index, record) in records.iter().enumerate() {
-            writer.place().unwrap().submit(record.clone(), index);
+            assert!(writer.has_room());
+            writer.submit(record.clone(), index);
         }
         let mut all = Vec::new();
         while all.iter().map(|c: &Committed<usize>| c.waiting.len()).sum::<usize>() < records.len() {

@@ -1,1 +1,249 @@
-//! dhcp
+//! The DHCP listener: receive, decide (`kurrent_core::dhcp`), commit, reply. The only owner of the lease table.
+//!
+//! An ACK leaves only when its lease is on the disk and published for the TFTP and HTTP listeners. What the disk cannot
+//! follow is not decided at all: the client asks again.
+
+use super::quiet::Quiet;
+use crate::audit::Event;
+use crate::leases::{self, LeaseWriter};
+use crate::shared::SharedRef;
+use anyhow::{Context, bail};
+use kurrent_core::dhcp::address::{CLIENT_PORT, Destination, SERVER_PORT};
+use kurrent_core::dhcp::lease::{Leases, Range};
+use kurrent_core::dhcp::msg::{self, Request, RequestKind};
+use kurrent_core::dhcp::pxe::Client;
+use kurrent_core::dhcp::{Decision, Reason, View, decide, wire};
+use kurrent_core::id::MacAddr;
+use kurrent_core::time::{Mono, Now};
+use kurrent_core::timeline::Step;
+use kurrent_sys::{clock, packet::PacketSocket};
+use socket2::{Domain, Socket, Type};
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::UdpSocket;
+
+/// A thousand clients at once fit: the kernel counts about 2 KiB per datagram.
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+/// Datagrams taken before finished commits are looked at again.
+const DRAIN: usize = 256;
+/// Longest datagram that is looked at; a longer one is cut and then refused as malformed.
+const DATAGRAM_BYTES: usize = 4096;
+/// A revoked machine that goes on asking is audited once in this time.
+const REVOKED_AUDIT_INTERVAL: Duration = Duration::from_secs(60);
+/// Revoked machines whose last audit is remembered.
+const MAX_REVOKED_AUDITS: usize = 4096;
+
+/// An answer that is ready to go.
+struct Outgoing {
+    octets: Vec<u8>,
+    to: Destination,
+    mac: MacAddr,
+}
+
+/// Serves DHCP on `interface` until it fails. Cancel-safe: what was acknowledged is on the disk.
+///
+/// # Errors
+/// No such interface, port in use, missing privilege, lease file unusable: each says what to do.
+pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
+    let link = kurrent_sys::link::link(&interface).context("DHCP: check spec.networking in kurrent.yaml against `ip link`")?;
+    let socket = bind(&interface)?;
+    let raw = PacketSocket::sender(link.index).context("DHCP: opening a packet socket needs CAP_NET_RAW; run kurrentd as root")?;
+    let path = shared.config.state_dir.join("leases");
+    let (records, writer) = leases::open(&path).context("DHCP gives no addresses")?;
+    let dhcp = &shared.config.dhcp;
+    let network = &shared.config.boot_network;
+    let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(network.prefix))).unwrap_or(0);
+    let ends = [network.address.to_bits() & mask, network.address.to_bits() | !mask].map(Ipv4Addr::from_bits);
+    let range = Range::new(dhcp.range_start, dhcp.range_end, ends.into_iter().chain([network.address]).chain(dhcp.router));
+    let table = Leases::restore(range, &records, dhcp.lease_secs, clock::now());
+    shared.leases.store(Arc::new(table.holders()));
+    tracing::info!(%interface, address = %network.address, leases = records.len(), "DHCP: serving");
+    let audited = HashMap::new();
+    Server { shared, socket, raw, table, writer, quiet: Quiet::default(), audited }.run().await
+}
+
+fn bind(interface: &str) -> anyhow::Result<UdpSocket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking().cloexec(), None).context("DHCP: opening a socket")?;
+    socket.bind_device(Some(interface.as_bytes())).with_context(|| format!("DHCP: binding to interface {interface} needs CAP_NET_RAW"))?;
+    socket.set_broadcast(true).context("DHCP: allowing broadcasts")?;
+    // As root the limit of net.core.rmem_max does not count; without the privilege the kernel gives what it may.
+    let wanted = libc::c_int::try_from(RECEIVE_BUFFER_BYTES).unwrap_or(libc::c_int::MAX);
+    if nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES).is_err() {
+        let _ = socket.set_recv_buffer_size(usize::try_from(wanted).unwrap_or(RECEIVE_BUFFER_BYTES));
+    }
+    match socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT).into()) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::AddrInUse => bail!(
+            "DHCP: port 67 of {interface} is taken by another program: find it with `ss -ulpn 'sport = :67'` and stop it, or set spec.dhcp.mode to off"
+        ),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => bail!("DHCP: port 67 needs CAP_NET_BIND_SERVICE; run kurrentd as root"),
+        Err(e) => return Err(e).context("DHCP: binding port 67"),
+    }
+    UdpSocket::from_std(socket.into()).context("DHCP: handing the socket to the runtime")
+}
+
+struct Server {
+    shared: SharedRef,
+    socket: UdpSocket,
+    raw: PacketSocket,
+    table: Leases,
+    writer: LeaseWriter<Option<Outgoing>>,
+    quiet: Quiet,
+    audited: HashMap<MacAddr, Mono>,
+}
+
+impl Server {
+    async fn run(mut self) -> anyhow::Result<()> {
+        let mut buffer = vec![0; DATAGRAM_BYTES];
+        loop {
+            tokio::select! {
+                biased;
+                committed = self.writer.committed() => {
+                    let Some(committed) = committed else { bail!("DHCP: the lease writer has ended; see the log before this line") };
+                    match committed.result {
+                        Ok(()) => {
+                            self.shared.leases.store(Arc::new(self.table.holders()));
+                            for outgoing in committed.waiting.into_iter().flatten() {
+                                self.send(&outgoing);
+                            }
+                        }
+                        Err(fault) => {
+                            if let Some(more) = self.quiet.admit("lease file", clock::now().mono) {
+                                tracing::error!(%fault, more, "DHCP: nothing is acknowledged while leases cannot be written: make room or repair the disk");
+                            }
+                        }
+                    }
+                }
+                ready = self.socket.readable() => {
+                    ready.context("DHCP: waiting for datagrams")?;
+                    self.drain(&mut buffer).await;
+                }
+            }
+        }
+    }
+
+    async fn drain(&mut self, buffer: &mut [u8]) {
+        for _ in 0..DRAIN {
+            match self.socket.try_recv_from(buffer) {
+                Ok((len, _)) => self.received(buffer.get(..len).unwrap_or_default(), clock::now()),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    // The interface is down, or an ICMP error came back: neither ends the service, neither may spin.
+                    if let Some(more) = self.quiet.admit("receive", clock::now().mono) {
+                        tracing::warn!(%error, more, "DHCP: receiving");
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn received(&mut self, octets: &[u8], now: Now) {
+        let request = match wire::decode(octets) {
+            Ok(packet) => msg::request(&packet).map_err(|e| format!("{e:?}")),
+            Err(e) => Err(e.to_string()),
+        };
+        let request = match request {
+            Ok(request) => request,
+            Err(why) => {
+                if let Some(more) = self.quiet.admit("malformed", now.mono) {
+                    tracing::info!(%why, more, "DHCP: not a request");
+                }
+                return;
+            }
+        };
+        if !self.writer.has_room() {
+            if let Some(more) = self.quiet.admit("busy", now.mono) {
+                tracing::warn!(more, "DHCP: the disk is slower than the requests; some wait for their next try");
+            }
+            return;
+        }
+        let ledger = self.shared.ledger.snapshot();
+        let config = &self.shared.config;
+        let view = View { dhcp: &config.dhcp, network: &config.boot_network, boot_port: config.boot_port, ledger: &ledger, leases: &self.table };
+        let Decision { change, reply, reason } = decide(&request, &view, now);
+        let record = change.and_then(|change| self.table.apply(change, now));
+        let address = reply.as_ref().map(|(packet, _)| packet.yiaddr);
+        let encode = |packet| wire::encode(&packet, request.max_reply_bytes);
+        let outgoing = reply.map(|(packet, to)| Outgoing { octets: encode(packet), to, mac: request.mac });
+        match (record, outgoing) {
+            // A RELEASE or DECLINE has no reply; it is written all the same.
+            (Some(record), outgoing) => self.writer.submit(record, outgoing),
+            (None, Some(outgoing)) => self.send(&outgoing),
+            (None, None) => {}
+        }
+        self.note(&request, reason, address, now);
+    }
+
+    fn send(&mut self, outgoing: &Outgoing) {
+        let udp = |to: Ipv4Addr, port| self.socket.try_send_to(&outgoing.octets, SocketAddr::from((to, port))).map(drop);
+        let result = match outgoing.to {
+            Destination::Relay(relay) => udp(relay, SERVER_PORT),
+            Destination::Client(client) => udp(client, CLIENT_PORT),
+            Destination::Broadcast => udp(Ipv4Addr::BROADCAST, CLIENT_PORT),
+            Destination::Link { mac, address } => {
+                let from = SocketAddrV4::new(self.shared.config.boot_network.address, SERVER_PORT);
+                self.raw.send(mac.0, from, SocketAddrV4::new(address, CLIENT_PORT), &outgoing.octets)
+            }
+        };
+        if let Err(error) = result {
+            self.send_failed(&error, outgoing);
+        }
+    }
+
+    fn send_failed(&mut self, error: &io::Error, outgoing: &Outgoing) {
+        if let Some(more) = self.quiet.admit("send", clock::now().mono) {
+            tracing::warn!(%error, mac = %outgoing.mac, to = ?outgoing.to, more, "DHCP: an answer could not be sent");
+        }
+    }
+
+    /// Log line, timeline, audit.
+    fn note(&mut self, request: &Request, reason: Reason, address: Option<Ipv4Addr>, now: Now) {
+        let mac = request.mac;
+        if let Some(more) = self.quiet.admit(class(reason), now.mono) {
+            tracing::info!(%mac, ?address, kind = ?request.kind, client = ?request.client, more, "DHCP: {}", class(reason));
+        }
+        if reason == Reason::Offered && request.kind == RequestKind::Discover && request.client.boots() {
+            // The loader's own DISCOVER belongs to the boot that its firmware began.
+            let chained = request.client == Client::Ipxe
+                && self.shared.timelines.of(mac).is_some_and(|boot| boot.marks.last().is_some_and(|m| m.step == Step::Loader));
+            if !chained {
+                self.shared.timelines.mark(mac, Step::Dhcp, now);
+            }
+        }
+        if reason == Reason::Revoked && self.audited.get(&mac).is_none_or(|last| now.mono.since(*last) >= REVOKED_AUDIT_INTERVAL) {
+            if self.audited.len() >= MAX_REVOKED_AUDITS {
+                self.audited.clear();
+            }
+            self.audited.insert(mac, now.mono);
+            let event = Event { actor: format!("device {mac}"), verb: "dhcp", device: Some(mac), object: String::new(), result: "revoked".into() };
+            self.shared.audit.record(event);
+        }
+    }
+}
+
+/// What the log says of an answer.
+fn class(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Offered => "offered",
+        Reason::Acknowledged => "acknowledged",
+        Reason::Informed => "informed",
+        Reason::Released => "released",
+        Reason::Declined => "declined: another machine uses that address",
+        Reason::Revoked => "silent: the device is revoked",
+        Reason::UnknownDevice => "silent: not a known device, and spec.dhcp.unknownDevices is off",
+        Reason::OtherNetwork => "silent: the client is on a network that is not served",
+        Reason::OtherServer => "silent: the client chose another DHCP server",
+        Reason::NoRecord => "silent: no record of that address",
+        Reason::Contradictory => "silent: contradictory request",
+        Reason::Exhausted => "silent: no address is left; widen spec.dhcp.range",
+        Reason::TooManyOffers => "silent: too many offers are open",
+        Reason::NotHolder => "ignored: given back by a machine that does not hold it",
+        Reason::WrongNetwork => "refused: that address is of another network",
+        Reason::Taken => "refused: that address is another machine's",
+    }
+}

@@ -2,4 +2,5 @@
 
 pub mod dhcp;
 pub mod http;
+mod quiet;
 pub mod tftp;
