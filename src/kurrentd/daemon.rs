@@ -3,7 +3,7 @@
 
 use crate::shared::{Shared, SharedRef};
 use anyhow::{Context, bail};
-use kurrent_core::config::{Config, InterfaceChoice};
+use kurrent_core::config::{Config, DhcpMode, InterfaceChoice};
 use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -52,6 +52,18 @@ pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
 
 /// Starts what serves the boot network.
 fn boot_network(shared: &SharedRef) {
+    if shared.config.dhcp.mode == DhcpMode::Server {
+        keep(shared, "dhcp", |shared| async move {
+            let interface = boot_interface(&shared.config)?;
+            crate::listen::dhcp::serve(shared, interface).await
+        });
+    }
+    if shared.config.tftp_enabled {
+        keep(shared, "tftp", |shared| async move {
+            let interface = boot_interface(&shared.config)?;
+            crate::listen::tftp::serve(shared, interface).await
+        });
+    }
     keep(shared, "target-task", |shared| crate::reconcile::serve(shared, crate::reconcile::Kernel::real()));
 }
 

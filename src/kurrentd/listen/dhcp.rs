@@ -15,7 +15,7 @@ use kurrent_core::dhcp::pxe::Client;
 use kurrent_core::dhcp::{Decision, Reason, View, decide, wire};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::{Mono, Now};
-use kurrent_core::timeline::Step;
+use kurrent_core::timeline::{Boot, Step};
 use kurrent_sys::{clock, packet::PacketSocket};
 use socket2::{Domain, Socket, Type};
 use std::collections::HashMap;
@@ -105,15 +105,14 @@ impl Server {
                     let Some(committed) = committed else { bail!("DHCP: the lease writer has ended; see the log before this line") };
                     match committed.result {
                         Ok(()) => {
+                            self.shared.faults.clear("leases");
                             self.shared.leases.store(Arc::new(self.table.holders()));
                             for outgoing in committed.waiting.into_iter().flatten() {
                                 self.send(&outgoing);
                             }
                         }
                         Err(fault) => {
-                            if let Some(more) = self.quiet.admit("lease file", clock::now().mono) {
-                                tracing::error!(%fault, more, "DHCP: nothing is acknowledged while leases cannot be written: make room or repair the disk");
-                            }
+                            self.shared.faults.set("leases", format!("{fault}; no address is given until it can be written: make room or repair the disk"));
                         }
                     }
                 }
@@ -208,9 +207,9 @@ impl Server {
             tracing::info!(%mac, ?address, kind = ?request.kind, client = ?request.client, more, "DHCP: {}", class(reason));
         }
         if reason == Reason::Offered && request.kind == RequestKind::Discover && request.client.boots() {
-            // The loader's own DISCOVER belongs to the boot that its firmware began.
-            let chained = request.client == Client::Ipxe
-                && self.shared.timelines.of(mac).is_some_and(|boot| boot.marks.last().is_some_and(|m| m.step == Step::Loader));
+            // iPXE's own DISCOVER, also a later one while it waits, belongs to the boot that its firmware began.
+            let goes_on = |boot: &Boot| boot.marks.last().is_some_and(|m| matches!(m.step, Step::Dhcp | Step::Loader | Step::Script));
+            let chained = request.client == Client::Ipxe && self.shared.timelines.of(mac).as_ref().is_some_and(goes_on);
             if !chained {
                 self.shared.timelines.mark(mac, Step::Dhcp, now);
             }
