@@ -1,0 +1,173 @@
+//! Attacks with real machines and real messages: each is refused, and the reason is where the operator looks for it.
+
+use crate::shared;
+use anyhow::{Context, Result, ensure};
+use kurrent_core::id::MacAddr;
+use kurrent_harness::api;
+use kurrent_harness::appliance::{ADDRESS, BOOT_PORT, Network, wait_until};
+use kurrent_harness::frame;
+use kurrent_harness::lab::Lab;
+use kurrent_harness::netns::BRIDGE;
+use kurrent_harness::timeline::read_capture;
+use kurrent_harness::wire::Wire;
+use kurrent_harness::worker::{self, REPORTS_WITHIN};
+use serde_json::Value;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+/// From the refusal to the audit line and the screen.
+const SHOWN_WITHIN: Duration = Duration::from_secs(20);
+/// A DISCOVER is answered in milliseconds; this long without an answer is silence.
+const SILENCE: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_wiped_firmware_store_has_another_key_and_is_refused() -> Result<()> {
+    shared::with(|shared| {
+        let lab = &shared.lab;
+        let operator = lab.operator()?;
+        operator.open_window()?;
+        let machine = lab.power_on(lab.worker_spec(4)?)?;
+        let mac = worker::mac(machine.spec());
+        worker::wait_for_state(lab.appliance()?, mac, "pooled", REPORTS_WITHIN)?;
+        operator.create_worker("delta")?;
+        operator.clone_disk("delta")?;
+        operator.bind(mac, "delta")?;
+        let spec = machine.cut_power();
+        std::fs::remove_file(&spec.variables).context("wipe the firmware store")?;
+
+        let mut machine = lab.power_on(spec)?;
+        let found = machine.console.wait_for_any(&["key_mismatch", "verify_failed", "another key", "delta login:"], REPORTS_WITHIN)?;
+        ensure!(found.which != 3, "a machine with another key got the disk");
+        let reason = audited(lab, mac, &["key_mismatch", "verify_failed"])?;
+        shows(lab, &reason)
+    })
+}
+
+#[test]
+fn a_replayed_answer_is_refused() -> Result<()> {
+    shared::with(|shared| {
+        let (lab, served) = shared.worker(2)?;
+        let mac = worker::mac(served.machine.spec());
+        // What the machine itself sent for the boot it is running: right key, right Worker, a nonce that has been used.
+        let request = posted(&lab.capture(&served.machine), "POST /boot-vars")?;
+        let netns = lab.appliance()?.api.netns.clone();
+        let answer = api::raw_exchange(netns.as_deref(), SocketAddrV4::new(ADDRESS, BOOT_PORT), &request)?;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        for secret in ["kernel", "sealed", "DHHC-1", "hostnqn"] {
+            ensure!(!answer.contains(secret), "the replay was given {secret}: {answer}");
+        }
+        ensure!(answer.contains("nonce"), "the refusal does not say why: {answer}");
+        let reason = audited(lab, mac, &["nonce_unknown", "nonce_expired"])?;
+        shows(lab, &reason)
+    })
+}
+
+#[test]
+fn a_strangers_machine_waits_and_is_told_why() -> Result<()> {
+    shared::with(|shared| {
+        let lab = &shared.lab;
+        lab.operator()?.close_window()?;
+        let mut machine = lab.power_on(lab.worker_spec(6)?)?;
+        let mac = worker::mac(machine.spec());
+        machine.console.wait_for("not registered", REPORTS_WITHIN)?;
+        audited(lab, mac, &["not_registered", "unknown", "window_closed"])?;
+        let knocking = lab.appliance()?.api.get("/v1/knocking")?;
+        ensure!(knocking.to_string().contains(&mac.to_string()), "not listed as knocking: {knocking}");
+        let device = lab.appliance()?.api.request("GET", &format!("/v1/devices/{mac}"), None)?;
+        ensure!(device.status == 404, "a stranger was registered: {}", device.text());
+        lab.operator()?.open_window()
+    })
+}
+
+#[test]
+fn a_revoked_worker_is_cut_off_and_met_with_silence() -> Result<()> {
+    shared::with(|shared| {
+        let lab = &shared.lab;
+        lab.operator()?.open_window()?;
+        let mut served = lab.serve(3, "charlie", &mut |_| {})?;
+        let mac = worker::mac(served.machine.spec());
+        worker::log_in(&mut served.machine)?;
+        ensure!(worker::reads_disk(&mut served.machine)?, "the worker can not read its disk before it is revoked");
+        lab.operator()?.revoke(mac)?;
+        ensure!(!worker::reads_disk(&mut served.machine)?, "the revoked worker still reads its disk");
+        let sessions = lab.appliance()?.api.get("/v1/target")?.to_string();
+        ensure!(!sessions.contains("charlie"), "the kernel still exports the disk: {sessions}");
+
+        let Network::Bridge(bridge) = &lab.network else { anyhow::bail!("machine tests run on a bridge") };
+        let mut wire = Wire::in_netns(bridge.name(), BRIDGE)?;
+        served.machine.reset()?;
+        let is_discover = |frame: &[u8]| frame::parse(frame).is_some_and(|dhcp| dhcp.client == mac && dhcp.message_type == 1);
+        ensure!(wire.receive(REPORTS_WITHIN, is_discover)?.is_some(), "no DISCOVER after the reset");
+        // The capture at the machine's own NIC, not the bridge, decides: it also holds unicast answers.
+        let before = answers(lab, &served.machine, mac)?;
+        ensure!(wire.receive(SILENCE, |_| false)?.is_none(), "nothing was wanted");
+        ensure!(answers(lab, &served.machine, mac)? == before, "the revoked device was answered");
+        wire.send(&frame::discover(MacAddr([0x52, 0x54, 0, 0x5a, 0, 1]), 1))?;
+        let offered = wire.receive(SILENCE, |frame| frame::parse(frame).is_some_and(|dhcp| dhcp.op == 2 && dhcp.client != mac))?;
+        ensure!(offered.is_some(), "nobody is answered any more: that silence proves nothing");
+        Ok(())
+    })
+}
+
+/// DHCP answers to `mac` in the capture at the machine's NIC.
+fn answers(lab: &Lab, machine: &kurrent_harness::machine::Machine, mac: MacAddr) -> Result<usize> {
+    let frames = read_capture(&lab.capture(machine))?;
+    Ok(frames.iter().filter_map(|captured| frame::parse(&captured.frame)).filter(|dhcp| dhcp.client == mac && dhcp.op == 2).count())
+}
+
+/// Waits for an audit line about `mac` with one of these reasons; the reason found.
+fn audited(lab: &Lab, mac: MacAddr, reasons: &[&str]) -> Result<String> {
+    let path = format!("/v1/operations?device={mac}");
+    lab.appliance()?.api.wait_for(&format!("audit line with {reasons:?}"), &path, SHOWN_WITHIN, |operations| {
+        let lines = operations.as_array().or_else(|| operations.get("operations").and_then(Value::as_array))?;
+        let texts: Vec<String> = lines.iter().map(Value::to_string).collect();
+        reasons.iter().find(|reason| texts.iter().any(|text| text.contains(**reason))).map(|reason| (*reason).to_owned())
+    })
+}
+
+/// The appliance's own screen names the reason among its last refusals.
+fn shows(lab: &Lab, reason: &str) -> Result<()> {
+    let console = &lab.appliance()?.machine.console;
+    wait_until(&format!("{reason} on the appliance's screen"), SHOWN_WITHIN, || Ok(console.text().contains(reason)))
+}
+
+/// The octets of the last request that begins with `line`, put together from the TCP segments in a capture.
+fn posted(capture: &std::path::Path, line: &str) -> Result<Vec<u8>> {
+    let segments: Vec<Segment> = read_capture(capture)?.iter().filter_map(|captured| segment(&captured.frame)).collect();
+    let first =
+        segments.iter().rev().find(|s| s.payload.starts_with(line.as_bytes())).with_context(|| format!("no {line} in the capture"))?;
+    let mut request = Vec::new();
+    let mut next = first.sequence;
+    for part in segments.iter().filter(|s| s.source_port == first.source_port) {
+        if part.sequence == next && !part.payload.is_empty() {
+            request.extend(&part.payload);
+            next = next.wrapping_add(u32::try_from(part.payload.len())?);
+        }
+    }
+    Ok(request)
+}
+
+struct Segment {
+    source_port: u16,
+    sequence: u32,
+    payload: Vec<u8>,
+}
+
+/// A TCP segment towards the boot plane.
+fn segment(frame: &[u8]) -> Option<Segment> {
+    let ip = frame.get(12..)?.strip_prefix(&[0x08, 0x00])?;
+    let total = usize::from(u16::from_be_bytes(ip.get(2..4)?.try_into().ok()?));
+    let ip = ip.get(..total)?;
+    if *ip.get(9)? != 6 {
+        return None;
+    }
+    let tcp = ip.get(usize::from(ip.first()? & 0x0f) * 4..)?;
+    if u16::from_be_bytes(tcp.get(2..4)?.try_into().ok()?) != BOOT_PORT {
+        return None;
+    }
+    Some(Segment {
+        source_port: u16::from_be_bytes(tcp.get(..2)?.try_into().ok()?),
+        sequence: u32::from_be_bytes(tcp.get(4..8)?.try_into().ok()?),
+        payload: tcp.get(usize::from(tcp.get(12)? >> 4) * 4..)?.to_vec(),
+    })
+}

@@ -1,0 +1,81 @@
+//! One lab for all tests that leave the appliance as they found it: booted once, its workers kept running.
+//!
+//! Machine numbers, so that tests do not meet: 1 and 2 are kept (`alpha`, `bravo`); 3 is revoked; 4 loses its key; 6 is never
+//! registered.
+
+use anyhow::{Context, Result, anyhow};
+use kurrent_harness::lab::{Lab, Served};
+use kurrent_harness::worker;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The shared lab and the workers that run in it.
+pub struct Shared {
+    /// The lab.
+    pub lab: Lab,
+    workers: BTreeMap<u8, Served>,
+}
+
+static SHARED: Mutex<Option<Result<Shared, String>>> = Mutex::new(None);
+
+/// Runs a test in the shared lab. The window is open and the master imported.
+pub fn with(test: impl FnOnce(&mut Shared) -> Result<()>) -> Result<()> {
+    let mut slot = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    // A lab that does not come up fails every test at once, instead of each after its own wait.
+    let made = slot.get_or_insert_with(|| make().map_err(|error| format!("{error:#}")));
+    let shared = made.as_mut().map_err(|error| anyhow!("the shared lab did not come up: {error}"))?;
+    let outcome = test(shared);
+    if outcome.is_err() {
+        shared.lab.run.failed();
+        if let Ok(appliance) = shared.lab.appliance() {
+            appliance.record(&shared.lab.run);
+        }
+    }
+    outcome
+}
+
+fn make() -> Result<Shared> {
+    let lab = Lab::bridged("vm")?;
+    lab.import_master()?;
+    lab.operator()?.open_window()?;
+    Ok(Shared { lab, workers: BTreeMap::new() })
+}
+
+/// Hostname of a kept worker.
+pub fn hostname(index: u8) -> &'static str {
+    if index == 1 { "alpha" } else { "bravo" }
+}
+
+impl Shared {
+    /// Worker `index`, logged in at its console. Booted the straight path on first use; when an earlier test failed half-way
+    /// and left it bound but off, it is only switched on.
+    pub fn worker(&mut self, index: u8) -> Result<(&Lab, &mut Served)> {
+        if !self.workers.contains_key(&index) {
+            let spec = self.lab.worker_spec(index)?;
+            let device = self.lab.appliance()?.api.get(&format!("/v1/devices/{}", worker::mac(&spec)));
+            let is_bound = device.is_ok_and(|device| device.get("state").and_then(serde_json::Value::as_str) == Some("bound"));
+            let mut served = if is_bound {
+                let mut machine = self.lab.power_on(spec)?;
+                let login = worker::wait_for_login(&mut machine, hostname(index), worker::LOGIN_WITHIN)?;
+                Served { pooled: machine.started, bound: machine.started, login, machine }
+            } else {
+                self.lab.operator()?.open_window()?;
+                self.lab.serve(index, hostname(index), &mut |_| {})?
+            };
+            worker::log_in(&mut served.machine)?;
+            self.workers.insert(index, served);
+        }
+        Ok((&self.lab, self.workers.get_mut(&index).context("just put in")?))
+    }
+
+    /// Takes a kept worker out, to do something to it that the others must not see.
+    pub fn take(&mut self, index: u8) -> Result<Served> {
+        self.worker(index)?;
+        self.workers.remove(&index).context("just put in")
+    }
+
+    /// Puts it back, logged in.
+    pub fn put(&mut self, index: u8, served: Served) {
+        self.workers.insert(index, served);
+    }
+}
