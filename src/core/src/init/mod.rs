@@ -1,8 +1,15 @@
 //! PID 1 of the appliance as decisions: what it is told, what it mounts, what it runs, what it shows.
 
+pub mod clock;
 pub mod disk;
+pub mod gpt;
+pub mod grow;
+pub mod mounts;
+pub mod nic;
 pub mod plan;
+pub mod screen;
 pub mod status;
+pub mod supervise;
 
 pub use plan::{Plan, UplinkPlan};
 pub use status::Status;
