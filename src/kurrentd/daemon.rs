@@ -8,6 +8,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 
 /// A part that runs this long is taken to work.
 const WORKS_AFTER: Duration = Duration::from_secs(2);
@@ -18,7 +19,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// What no part can do without is missing: the state folder, the secrets, the API's port.
+/// What no part can do without is missing: the state folder, the disk folder, the secrets.
 pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
     let shared = Shared::open(config)?;
     let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets"))?;
@@ -32,19 +33,17 @@ pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
         boot_network(&shared);
     }
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let api = crate::api::serve(shared.clone(), token, stopped);
-    tokio::pin!(api);
+    let api = keep(&shared, "api", move |shared| crate::api::serve(shared, token.clone(), stopped.clone()));
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     tokio::select! {
-        result = &mut api => return result.context("serving the API"),
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     tracing::info!("kurrentd ends");
     stop.send_replace(true);
     // Whoever does not finish in time is cut off.
-    let _ = tokio::time::timeout(GRACE, &mut api).await;
+    let _ = tokio::time::timeout(GRACE, api).await;
     shared.ledger.flush().await;
     let audit = shared.audit.clone();
     tokio::task::spawn_blocking(move || audit.flush()).await.context("flushing the audit")
@@ -68,7 +67,7 @@ fn boot_network(shared: &SharedRef) {
 }
 
 /// Keeps one part running: a failure is told and tried again, with back-off.
-fn keep<F, R>(shared: &SharedRef, part: &'static str, start: F)
+fn keep<F, R>(shared: &SharedRef, part: &'static str, start: F) -> JoinHandle<()>
 where
     F: Fn(SharedRef) -> R + Send + 'static,
     R: Future<Output = anyhow::Result<()>> + Send,
@@ -95,7 +94,7 @@ where
             pause = back_off.next().unwrap_or(pause);
             tokio::time::sleep(Duration::from_secs(pause)).await;
         }
-    });
+    })
 }
 
 /// The NIC that has the boot network's address; whoever set the address (PID 1, or the host's administrator) chose it.
