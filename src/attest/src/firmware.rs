@@ -1,0 +1,193 @@
+//! The firmware calls: variables, random numbers, load options, the SMBIOS table. No decisions.
+
+use alloc::string::String;
+use kurrent_attest::Refusal;
+use kurrent_attest::smbios::{self, Memory};
+use kurrent_handshake::VARIABLE_GUID;
+use uefi::boot::{self, OpenProtocolAttributes, OpenProtocolParams};
+use uefi::proto::loaded_image::LoadedImage;
+use uefi::proto::rng::Rng;
+use uefi::runtime::{self, VariableAttributes, VariableVendor};
+use uefi::table::cfg;
+use uefi::{CStr16, CString16, Guid, Status};
+use zeroize::Zeroizing;
+
+const VENDOR: VariableVendor = VariableVendor(Guid::parse_or_panic(VARIABLE_GUID));
+
+/// Who may see a variable, and for how long.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// Kept over power-off, gone when an operating system starts.
+    Protected,
+    /// Until an operating system starts.
+    Volatile,
+    /// Until power-off or reset, and the operating system sees it: what stage-1 is handed.
+    Handed,
+}
+
+impl Kind {
+    fn attributes(self) -> VariableAttributes {
+        match self {
+            Self::Protected => VariableAttributes::NON_VOLATILE | VariableAttributes::BOOTSERVICE_ACCESS,
+            Self::Volatile => VariableAttributes::BOOTSERVICE_ACCESS,
+            Self::Handed => VariableAttributes::BOOTSERVICE_ACCESS | VariableAttributes::RUNTIME_ACCESS,
+        }
+    }
+}
+
+fn name16(name: &str) -> Result<CString16, Refusal> {
+    CString16::try_from(name).map_err(|_| Refusal::Firmware)
+}
+
+/// Reads a protected variable. One of the same name that an operating system could see or make is not ours: a former
+/// tenant may have planted a key that it knows. It is removed, and counts as absent.
+///
+/// # Errors
+/// [`Refusal::Firmware`] when the store fails, or the variable is ours but not `N` octets: it is never overwritten.
+pub fn read_protected<const N: usize>(name: &str) -> Result<Option<Zeroizing<[u8; N]>>, Refusal> {
+    let name = name16(name)?;
+    let mut octets = Zeroizing::new([0u8; N]);
+    let (length, attributes) = match runtime::get_variable(&name, &VENDOR, octets.as_mut_slice()) {
+        Ok((value, attributes)) => (value.len(), attributes),
+        Err(error) if error.status() == Status::NOT_FOUND => return Ok(None),
+        // Too long to be ours. EDK2 does not give the attributes with this answer, so whose it is stays unknown.
+        Err(_) => return Err(Refusal::Firmware),
+    };
+    if attributes != Kind::Protected.attributes() {
+        remove16(&name)?;
+        return Ok(None);
+    }
+    if length == N { Ok(Some(octets)) } else { Err(Refusal::Firmware) }
+}
+
+/// Writes a variable. A volatile one replaces whatever has its name; a protected one never does.
+///
+/// # Errors
+/// [`Refusal::Firmware`] when the store refuses.
+pub fn write(name: &str, kind: Kind, octets: &[u8]) -> Result<(), Refusal> {
+    let name = name16(name)?;
+    match kind {
+        Kind::Protected => {
+            if runtime::variable_exists(&name, &VENDOR).map_err(|_| Refusal::Firmware)? {
+                return Err(Refusal::Firmware);
+            }
+        }
+        // Attributes of an existing variable can not be changed: it goes first.
+        Kind::Volatile | Kind::Handed => remove16(&name)?,
+    }
+    runtime::set_variable(&name, &VENDOR, kind.attributes(), octets).map_err(|_| Refusal::Firmware)
+}
+
+/// Removes a variable, if it is there.
+///
+/// # Errors
+/// [`Refusal::Firmware`] when the store refuses.
+pub fn remove(name: &str) -> Result<(), Refusal> {
+    remove16(&name16(name)?)
+}
+
+fn remove16(name: &CStr16) -> Result<(), Refusal> {
+    match runtime::delete_variable(name, &VENDOR) {
+        Ok(()) => Ok(()),
+        Err(error) if error.status() == Status::NOT_FOUND => Ok(()),
+        Err(_) => Err(Refusal::Firmware),
+    }
+}
+
+/// Random octets from the firmware, else from the CPU.
+///
+/// # Errors
+/// [`Refusal::NoEntropy`] when neither has any.
+pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Refusal> {
+    let mut octets = Zeroizing::new([0u8; N]);
+    if from_firmware(octets.as_mut_slice()) || from_cpu(octets.as_mut_slice()) {
+        return Ok(octets);
+    }
+    Err(Refusal::NoEntropy)
+}
+
+/// A generator that fails can leave its buffer as it was, or fill it with one value.
+fn looks_random(octets: &[u8]) -> bool {
+    octets.first().is_some_and(|first| octets.iter().any(|octet| octet != first))
+}
+
+fn from_firmware(octets: &mut [u8]) -> bool {
+    let Ok(handles) = boot::find_handles::<Rng>() else { return false };
+    for handle in handles {
+        let params = OpenProtocolParams { handle, agent: boot::image_handle(), controller: None };
+        // SAFETY: the protocol is only used until the end of this turn, and no handle is disconnected meanwhile. Opening
+        // it exclusively would stop the driver that others (iPXE's TLS) still use.
+        let opened = unsafe { boot::open_protocol::<Rng>(params, OpenProtocolAttributes::GetProtocol) };
+        if let Ok(mut rng) = opened
+            && rng.get_rng(None, octets).is_ok()
+            && looks_random(octets)
+        {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+fn from_cpu(octets: &mut [u8]) -> bool {
+    use core::arch::x86_64::{__cpuid, _rdrand64_step};
+
+    const CPUID_FEATURES: u32 = 1;
+    const ECX_RDRAND: u32 = 1 << 30;
+    // Intel's manual, volume 1, 7.3.17.1: ten tries, then it is broken.
+    const TRIES: usize = 10;
+
+    #[target_feature(enable = "rdrand")]
+    fn draw() -> Option<u64> {
+        let mut value = 0;
+        (0..TRIES).any(|_| _rdrand64_step(&mut value) == 1).then_some(value)
+    }
+
+    if __cpuid(CPUID_FEATURES).ecx & ECX_RDRAND == 0 {
+        return false;
+    }
+    for part in octets.chunks_mut(size_of::<u64>()) {
+        // SAFETY: CPUID says that the instruction is there.
+        let Some(value) = (unsafe { draw() }) else { return false };
+        // Some AMD firmware leaves RDRAND answering all ones after a resume (Linux commit 7879fc4bdc75).
+        if value == 0 || value == u64::MAX {
+            return false;
+        }
+        let value = Zeroizing::new(value.to_le_bytes());
+        part.iter_mut().zip(value.iter()).for_each(|(to, from)| *to = *from);
+    }
+    looks_random(octets)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn from_cpu(_octets: &mut [u8]) -> bool {
+    false
+}
+
+/// The load options as ASCII; `None` when there are none or they are something else.
+pub fn load_options() -> Option<String> {
+    let image = boot::open_protocol_exclusive::<LoadedImage>(boot::image_handle()).ok()?;
+    let units = image.load_options_as_bytes()?.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
+    let text = units.take_while(|unit| *unit != 0).map(|unit| u8::try_from(unit).ok().filter(u8::is_ascii).map(char::from));
+    text.collect()
+}
+
+/// The first memory module, from whichever SMBIOS table the firmware has.
+pub fn memory() -> Option<Memory> {
+    let (entry, length) = uefi::system::with_config_table(|table| {
+        let of = |guid| table.iter().find(|entry| entry.guid == guid).map(|entry| entry.address);
+        let by_64 = of(cfg::SMBIOS3_GUID).map(|address| (address, smbios::ENTRY_POINT_64_BYTES));
+        by_64.or_else(|| Some((of(cfg::SMBIOS_GUID)?, smbios::ENTRY_POINT_32_BYTES)))
+    })?;
+    if entry.is_null() {
+        return None;
+    }
+    // SAFETY: the firmware says that an entry point of this form lies here, in memory that is mapped one to one while
+    // boot services run; nothing writes it while this program runs.
+    let octets = unsafe { core::slice::from_raw_parts(entry.cast::<u8>(), length) };
+    let table = smbios::entry_point(octets)?;
+    let address = usize::try_from(table.address).ok()?;
+    // SAFETY: as above; the entry point's own address and length are kept.
+    let structures = unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(address), table.length) };
+    smbios::memory(structures)
+}
