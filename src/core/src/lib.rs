@@ -7,6 +7,7 @@ pub mod boot;
 pub mod config;
 pub mod dhcp;
 pub mod gpt;
+pub mod http;
 pub mod id;
 pub mod init;
 pub mod ipxe;
