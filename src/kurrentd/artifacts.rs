@@ -1,1 +1,35 @@
-//! artifacts
+//! The files of the boot plane: a fixed table of names, so that no request can name anything else.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// What `/files/` holds: name there and path under `files_dir` are the same.
+pub const NAMES: &[&str] = &[
+    "kurrent-attest.efi",
+    "worker/vmlinuz",
+    "worker/stage1.img",
+    "snponly.efi",
+    "ipxe.efi",
+    "ipxe-amd64.efi",
+    "ipxe-arm64.efi",
+    "undionly.kpxe",
+];
+/// The kernel: its download is a step of the timeline.
+pub const KERNEL: &str = "worker/vmlinuz";
+
+/// The table's own entry for a requested name.
+#[must_use]
+pub fn known(name: &str) -> Option<&'static str> {
+    NAMES.iter().find(|known| **known == name).copied()
+}
+
+/// Opens a file of the table, with its size. Blocks on the disk.
+///
+/// # Errors
+/// What the disk says; [`io::ErrorKind::NotFound`] also for what is not a regular file.
+pub fn open(files_dir: &Path, name: &'static str) -> io::Result<(File, u64)> {
+    let file = File::open(files_dir.join(name))?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok((file, metadata.len())) } else { Err(io::ErrorKind::NotFound.into()) }
+}

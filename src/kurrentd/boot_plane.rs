@@ -1,1 +1,397 @@
-//! boot_plane
+//! What the boot plane answers: the shell around `core::boot`. Each request reads one snapshot and the clock once.
+//!
+//! A refusal is one value from its decision to its four places: the console of the machine, the audit, the timeline,
+//! and the status of the answer. Revoked machines hear nothing: an empty 404, whatever they ask for.
+
+pub mod boots;
+pub mod verify;
+
+use crate::audit::Event;
+use crate::challenges::{Challenges, Outstanding};
+use crate::shared::SharedRef;
+use boots::Boots;
+use hyper::body::Bytes;
+use kurrent_core::boot::{self, BootId, Evidence, Grant, Refusal, Standing, Wait};
+use kurrent_core::http::Form;
+use kurrent_core::id::MacAddr;
+use kurrent_core::ipxe;
+use kurrent_core::ledger::{Change, Device, Fingerprint, Ledger};
+use kurrent_core::stage1::Credentials;
+use kurrent_core::time::Now;
+use kurrent_core::timeline::Step;
+use kurrent_handshake::{FLAG_MAY_PIN, Side};
+use kurrent_sys::entropy;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+use verify::{Claim, DeviceKey};
+use zeroize::Zeroizing;
+
+/// A known device whose report says nothing new is written down this often at most.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// Longest `detail` of a stage-1 report, characters.
+const MAX_DETAIL: usize = 200;
+
+/// What one authorised boot is made of, for [`Issue`].
+pub struct BootFacts {
+    /// The device.
+    pub mac: MacAddr,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// This boot's name.
+    pub boot_id: BootId,
+    /// Key of its reports.
+    pub report_key: Zeroizing<[u8; 32]>,
+}
+
+/// Makes the credentials of a granted boot; `None` while disk or secrets are not ready.
+pub type Issue = Arc<dyn Fn(&Ledger, &Grant, BootFacts) -> Option<Credentials> + Send + Sync>;
+
+/// One answer of the boot plane.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// An iPXE script.
+    Script(String),
+    /// JSON for people.
+    Json(String),
+    /// An initrd.
+    Blob(Bytes),
+    /// 204.
+    Done,
+    /// 400: the request is not one that we take.
+    Malformed,
+    /// 403: a stage-1 report that is not genuine.
+    Forbidden,
+    /// 404, empty: unknown, or revoked.
+    Nothing,
+}
+
+/// Who sent a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Who holds that address by DHCP.
+    pub lease: Option<MacAddr>,
+}
+
+/// The boot plane. One for the daemon.
+pub struct BootPlane {
+    shared: SharedRef,
+    issue: Issue,
+    challenges: Challenges,
+    boots: Boots,
+}
+
+impl BootPlane {
+    /// With nothing outstanding.
+    #[must_use]
+    pub fn new(shared: SharedRef, issue: Issue, now: Now) -> Self {
+        Self { shared, issue, challenges: Challenges::new(entropy::random, now), boots: Boots::default() }
+    }
+
+    /// What every task shares.
+    #[must_use]
+    pub fn shared(&self) -> &SharedRef {
+        &self.shared
+    }
+
+    /// Who sends from this address.
+    #[must_use]
+    pub fn peer(&self, address: Ipv4Addr) -> Peer {
+        Peer { address, lease: self.shared.leases.load().get(&address).copied() }
+    }
+
+    fn server(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.shared.config.boot_network.address, self.shared.config.boot_port)
+    }
+
+    /// Wipes what has expired; called every few seconds.
+    pub fn expire(&self, now: Now) {
+        self.challenges.expire(entropy::random, now);
+        self.boots.expire(now);
+    }
+
+    /// Whether the holder of this address is answered by silence; audited.
+    #[must_use]
+    pub fn is_silenced(&self, peer: Peer, what: &'static str) -> bool {
+        let revoked = peer.lease.filter(|mac| self.shared.ledger.snapshot().is_revoked(*mac));
+        if revoked.is_some() {
+            self.audit(revoked, what, "", Refusal::Revoked.code());
+        }
+        revoked.is_some()
+    }
+
+    fn audit(&self, mac: Option<MacAddr>, verb: &'static str, object: &str, result: &str) {
+        let actor = mac.map_or_else(|| "device".to_owned(), |mac| format!("device {mac}"));
+        self.shared.audit.record(Event { actor, verb, device: mac, object: object.to_owned(), result: result.to_owned() });
+    }
+
+    /// Marks a step for the holder of an address, if there is one.
+    pub fn mark(&self, peer: Peer, step: Step, now: Now) {
+        if let Some(mac) = peer.lease {
+            self.shared.timelines.mark(mac, step, now);
+        }
+    }
+
+    /// Audit, timeline and console of one refusal.
+    fn refuse(&self, mac: Option<MacAddr>, verb: &'static str, refusal: Refusal, now: Now) -> Answer {
+        if refusal.is_audited() {
+            self.audit(mac, verb, "", refusal.code());
+        }
+        if let Some(mac) = mac.filter(|_| !refusal.is_silent()) {
+            self.shared.timelines.fault(mac, refusal.line(), now);
+        }
+        if refusal.is_silent() {
+            return Answer::Nothing;
+        }
+        let standing = mac.map_or(Standing::Unknown, |mac| Standing::of(&self.shared.ledger.snapshot(), mac));
+        self.wait(standing, &refusal.wait(jitter()), "")
+    }
+
+    fn wait(&self, standing: Standing, wait: &Wait, age: &str) -> Answer {
+        // Half of the lease, as a DHCP client does (RFC 2131 section 4.4.5); iPXE itself never renews.
+        let renew_at = self.shared.config.dhcp.lease_secs / 2;
+        let renew = age.parse::<u32>().is_ok_and(|age| age >= renew_at);
+        Answer::Script(ipxe::wait_script(standing, wait, renew))
+    }
+
+    /// The script that every machine starts with.
+    #[must_use]
+    pub fn boot_script(&self) -> Answer {
+        Answer::Script(ipxe::boot_script(self.server()))
+    }
+
+    /// The script of the loader that came by HTTP instead of TFTP.
+    #[must_use]
+    pub fn autoexec(&self) -> Answer {
+        Answer::Script(ipxe::autoexec(self.server()))
+    }
+
+    /// `POST /devices/report`.
+    pub async fn report(&self, peer: Peer, form: &Form, now: Now) -> Answer {
+        const VERB: &str = "report";
+        let ledger = self.shared.ledger.snapshot();
+        let mac = match boot::identify(&ledger, form.get("mac"), peer.lease) {
+            Ok(mac) => mac,
+            Err(refusal) => return self.refuse(form.get("mac").parse().ok(), VERB, refusal, now),
+        };
+        self.shared.timelines.mark(mac, Step::Script, now);
+        let key = DeviceKey::of_report(form.get("public_key"));
+        let report = Report { mac, uuid: form.get("uuid"), public_key: key.as_ref().map(DeviceKey::text), fingerprint: fingerprint(form) };
+        let mut ledger = ledger;
+        if report.is_news(ledger.device(mac), now) {
+            match self.shared.ledger.submit(report.into_change(), &format!("device {mac}")).await {
+                Ok((_, after)) => ledger = after,
+                Err(error) => {
+                    tracing::warn!(%mac, %error, "a report could not be taken");
+                    return self.refuse(Some(mac), VERB, Refusal::Unavailable, now);
+                }
+            }
+        }
+        let standing = Standing::of(&ledger, mac);
+        let wait = boot::after_report(standing, ledger.window_open(now.wall), key.is_some(), form.get("polls").parse().unwrap_or(0), jitter());
+        let firmware_fault = form.get("error");
+        if key.is_none() && !firmware_fault.is_empty() {
+            self.shared.timelines.fault(mac, Refusal::of_firmware(firmware_fault).line(), now);
+        }
+        self.wait(standing, &wait, form.get("age"))
+    }
+
+    /// `POST /devices/challenge`.
+    #[must_use]
+    pub fn challenge(&self, peer: Peer, form: &Form, now: Now) -> Answer {
+        const VERB: &str = "challenge";
+        let ledger = self.shared.ledger.snapshot();
+        let mac = match boot::identify(&ledger, form.get("mac"), peer.lease) {
+            Ok(mac) => mac,
+            Err(refusal) => return self.refuse(form.get("mac").parse().ok(), VERB, refusal, now),
+        };
+        let standing = Standing::of(&ledger, mac);
+        if standing != Standing::Bound {
+            return self.refuse(Some(mac), VERB, Refusal::NotBound, now);
+        }
+        let flags = if boot::may_pin(standing, ledger.window_open(now.wall)) { FLAG_MAY_PIN } else { 0 };
+        let challenge = self.challenges.issue(mac, flags, entropy::random(), entropy::random, now);
+        let server = &self.shared.server_key;
+        Answer::Script(ipxe::challenge_script(&challenge, server.verifying_key().as_bytes(), &challenge.sign(server)))
+    }
+
+    /// `POST /boot-vars`.
+    #[must_use]
+    pub fn boot_vars(&self, peer: Peer, form: &Form, now: Now) -> Answer {
+        const VERB: &str = "boot-vars";
+        let json = form.get("format") == "json";
+        let ledger = self.shared.ledger.snapshot();
+        let mac = match boot::identify(&ledger, form.get("mac"), peer.lease) {
+            Ok(mac) => mac,
+            Err(refusal) => return self.refuse(form.get("mac").parse().ok(), VERB, refusal, now),
+        };
+        let decided = self.decide(&ledger, peer, mac, form, json, now);
+        match decided {
+            Ok(answer) => answer,
+            Err(refusal) if json && !refusal.is_silent() => {
+                let standing = Standing::of(&ledger, mac).word();
+                Answer::Json(serde_json::json!({"mac": mac, "state": standing, "code": refusal.code(), "reason": refusal.line()}).to_string())
+            }
+            Err(refusal) => self.refuse(Some(mac), VERB, refusal, now),
+        }
+    }
+
+    fn decide(&self, ledger: &Ledger, peer: Peer, mac: MacAddr, form: &Form, json: bool, now: Now) -> Result<Answer, Refusal> {
+        let claim = Claim { signature: form.get("sig"), boot_key: form.get("boot_key"), uuid: form.get("uuid") };
+        let found = match verify::octets(form.get("nonce")) {
+            Some(nonce) => self.challenges.find(mac, &nonce, entropy::random, now),
+            None => Err(Evidence::Nothing),
+        };
+        let answer = found.as_ref().ok().and_then(|o| claim.answer(o, self.shared.server_key.verifying_key().to_bytes()));
+        let evidence = self.evidence(ledger, mac, form.get("error"), &claim, answer.as_ref(), found.as_ref());
+        let (proven, grant) = boot::boot_vars(ledger, &self.shared.config, mac, evidence)?;
+        if json {
+            return Ok(Answer::Json(preview(&grant)));
+        }
+        // Without a key agreed on there is nothing to seal to, and nothing secret travels in clear.
+        let (Ok(outstanding), Some(answer)) = (found, answer) else { return Err(Refusal::NoChannel) };
+        let session = answer.session(&outstanding.secret, Side::Appliance).map_err(|_| Refusal::VerifyFailed)?;
+        let boot_id = BootId::from_random(entropy::random());
+        let report_key = Zeroizing::new(entropy::random());
+        let facts = BootFacts { mac, address: peer.address, boot_id, report_key: report_key.clone() };
+        let credentials = (self.issue)(ledger, &grant, facts).ok_or(Refusal::NotReady)?;
+        if !self.challenges.use_up(mac, &outstanding, now) {
+            return Err(Refusal::TooMany);
+        }
+        let sealed = session.seal(credentials.encode().as_bytes());
+        let initrd = boots::as_initrd(&sealed).map_err(|error| {
+            tracing::error!(%mac, %error, "the sealed credentials could not be packed");
+            Refusal::Unavailable
+        })?;
+        self.boots.insert(boot_id, mac, initrd.into(), report_key, now);
+        self.shared.timelines.fault(mac, "", now);
+        self.shared.timelines.mark(mac, Step::Attest, now);
+        self.audit(Some(mac), "boot-vars", grant.worker.as_str(), "ok");
+        tracing::info!(%mac, worker = %grant.worker, %boot_id, ?proven, "boot granted");
+        Ok(Answer::Script(ipxe::grant_script(&grant, mac, boot_id, self.server())))
+    }
+
+    fn evidence(
+        &self,
+        ledger: &Ledger,
+        mac: MacAddr,
+        error: &str,
+        claim: &Claim<'_>,
+        answer: Option<&kurrent_handshake::Answer>,
+        found: Result<&Outstanding, &Evidence>,
+    ) -> Evidence {
+        if claim.signature.is_empty() && !error.is_empty() {
+            return Evidence::Declined(Refusal::of_firmware(error));
+        }
+        let outstanding = match found {
+            Ok(outstanding) => outstanding,
+            Err(evidence) => return *evidence,
+        };
+        let Some(device) = ledger.device(mac) else { return Evidence::Nothing };
+        match device.public_key.as_deref().map(DeviceKey::of_ledger) {
+            None => Evidence::Nothing,
+            // A stored key that can not be read proves nothing for anybody.
+            Some(None) => Evidence::Wrong,
+            Some(Some(key)) => verify::evidence(&key, claim, answer, outstanding, device.bound_worker_id.as_ref()),
+        }
+    }
+
+    /// `GET /stage1/<boot_id>/sealed`.
+    #[must_use]
+    pub fn sealed(&self, boot_id: &str, now: Now) -> Answer {
+        let Some((mac, blob)) = BootId::parse(boot_id).and_then(|id| self.boots.sealed(id, now)) else { return Answer::Nothing };
+        if self.shared.ledger.snapshot().is_revoked(mac) {
+            return self.refuse(Some(mac), "sealed", Refusal::Revoked, now);
+        }
+        // iPXE asks for it after the kernel: for machines whose lease is not ours this is how the step is seen.
+        self.shared.timelines.mark(mac, Step::Kernel, now);
+        Answer::Blob(blob)
+    }
+
+    /// `POST /stage1/report`.
+    #[must_use]
+    pub fn stage1_report(&self, form: &Form, now: Now) -> Answer {
+        const VERB: &str = "stage1";
+        let (step, detail) = (form.get("step"), form.get("detail"));
+        let Some(id) = BootId::parse(form.get("boot_id")) else { return Answer::Malformed };
+        let Some(proof) = verify::octets(form.get("proof")) else { return Answer::Malformed };
+        let Some(mac) = self.boots.reporter(id, step, detail, &proof) else {
+            self.audit(None, VERB, &id.to_string(), Refusal::VerifyFailed.code());
+            return Answer::Forbidden;
+        };
+        if self.shared.ledger.snapshot().is_revoked(mac) {
+            return self.refuse(Some(mac), VERB, Refusal::Revoked, now);
+        }
+        match step {
+            "booted" => self.shared.timelines.mark(mac, Step::Kernel, now),
+            "connect" => self.shared.timelines.mark(mac, Step::Connect, now),
+            "root" => {
+                self.shared.timelines.mark(mac, Step::Root, now);
+                self.shared.timelines.fault(mac, "", now);
+            }
+            "failed" => {
+                let detail: String = detail.chars().filter(|c| !c.is_control()).take(MAX_DETAIL).collect();
+                tracing::warn!(%mac, boot_id = %id, detail, "a worker's start failed");
+                self.shared.timelines.fault(mac, &format!("stage-1: {detail}"), now);
+            }
+            _ => return Answer::Malformed,
+        }
+        Answer::Done
+    }
+}
+
+/// A report in the form that the ledger takes.
+struct Report<'a> {
+    mac: MacAddr,
+    uuid: &'a str,
+    public_key: Option<String>,
+    fingerprint: Fingerprint,
+}
+
+impl Report<'_> {
+    /// Whether the ledger has to hear of it: always from a stranger, else when something differs, or now and then.
+    fn is_news(&self, device: Option<&Device>, now: Now) -> bool {
+        let Some(device) = device else { return true };
+        let recent = device.last_seen.is_some_and(|seen| {
+            let ago = now.wall.duration_since(seen);
+            !ago.is_negative() && ago.unsigned_abs() < REPORT_EVERY
+        });
+        !recent || device.fingerprint != self.fingerprint || device.uuid != self.uuid || self.public_key != device.public_key
+    }
+
+    fn into_change(self) -> Change {
+        Change::Report { mac: self.mac, uuid: self.uuid.to_owned(), public_key: self.public_key, fingerprint: self.fingerprint }
+    }
+}
+
+fn fingerprint(form: &Form) -> Fingerprint {
+    // Firmware strings go into a file that people read: no control characters, no padding.
+    let text = |name| form.get(name).chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned();
+    Fingerprint {
+        manufacturer: text("manufacturer"),
+        product: text("product"),
+        serial: text("serial"),
+        cpu_model: text("cpu_model"),
+        memory_total: text("memory_total"),
+        memory_type: text("memory_type"),
+        memory_speed: text("memory_speed"),
+        nic_chip: text("nic_chip"),
+        nic_busid: text("nic_busid"),
+    }
+}
+
+/// The boot variables for people.
+fn preview(grant: &Grant) -> String {
+    let disk = &grant.disk;
+    serde_json::json!({
+        "state": "bound", "hostname": grant.worker, "os": disk.os, "os-version": disk.os_version, "os-tag": disk.os_tag,
+        "base-nqn": grant.nqn_base, "storager-ip": grant.storager, "hostnqn": grant.host, "method": "nvme",
+    })
+    .to_string()
+}
+
+fn jitter() -> u8 {
+    u8::from_ne_bytes(entropy::random())
+}
