@@ -8,7 +8,8 @@ pub mod verify;
 
 use crate::audit::Event;
 use crate::challenges::{Challenges, Outstanding};
-use crate::shared::SharedRef;
+use crate::credentials::{self, BootFacts};
+use crate::shared::{Shared, SharedRef};
 use boots::Boots;
 use hyper::body::Bytes;
 use kurrent_core::boot::{self, BootId, Evidence, Grant, Refusal, Standing, Wait};
@@ -32,20 +33,27 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Longest `detail` of a stage-1 report, characters.
 const MAX_DETAIL: usize = 200;
 
-/// What one authorised boot is made of, for [`Issue`].
-pub struct BootFacts {
-    /// The device.
-    pub mac: MacAddr,
-    /// Its address.
-    pub address: Ipv4Addr,
-    /// This boot's name.
-    pub boot_id: BootId,
-    /// Key of its reports.
-    pub report_key: Zeroizing<[u8; 32]>,
+/// Makes the credentials of a granted boot; says in words why not yet.
+pub type Issue = Arc<dyn Fn(&Shared, &Ledger, BootFacts) -> Result<Credentials, String> + Send + Sync>;
+
+/// The credentials of a device whose disk the kernel exports, to exactly it.
+///
+/// # Errors
+/// In words, for the worker's console.
+pub fn issue_when_exported(shared: &Shared, ledger: &Ledger, facts: BootFacts) -> Result<Credentials, String> {
+    let credentials = credentials::for_boot(&shared.credentials, &shared.config, ledger, facts).map_err(|e| e.to_string())?;
+    shared.target.ready(&credentials)?;
+    Ok(credentials)
 }
 
-/// Makes the credentials of a granted boot; `None` while disk or secrets are not ready.
-pub type Issue = Arc<dyn Fn(&Ledger, &Grant, BootFacts) -> Option<Credentials> + Send + Sync>;
+/// A refusal, and what more can be said to a machine that has proven itself.
+struct Refused(Refusal, String);
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal, String::new())
+    }
+}
 
 /// One answer of the boot plane.
 #[derive(Debug, PartialEq, Eq)]
@@ -135,18 +143,21 @@ impl BootPlane {
     }
 
     /// Audit, timeline and console of one refusal.
-    fn refuse(&self, mac: Option<MacAddr>, verb: &'static str, refusal: Refusal, now: Now) -> Answer {
+    fn refuse(&self, mac: Option<MacAddr>, verb: &'static str, refused: impl Into<Refused>, now: Now) -> Answer {
+        let Refused(refusal, because) = refused.into();
         if refusal.is_audited() {
             self.audit(mac, verb, "", refusal.code());
-        }
-        if let Some(mac) = mac.filter(|_| !refusal.is_silent()) {
-            self.shared.timelines.fault(mac, refusal.line(), now);
         }
         if refusal.is_silent() {
             return Answer::Nothing;
         }
-        let standing = mac.map_or(Standing::Unknown, |mac| Standing::of(&self.shared.ledger.snapshot(), mac));
-        self.wait(standing, &refusal.wait(jitter()), "")
+        let mut wait = refusal.wait(jitter());
+        if !because.is_empty() {
+            wait.reason = format!("{}: {because}", wait.reason);
+        }
+        let Some(mac) = mac else { return self.wait(Standing::Unknown, &wait, "") };
+        self.shared.timelines.fault(mac, &wait.reason, now);
+        self.wait(Standing::of(&self.shared.ledger.snapshot(), mac), &wait, "")
     }
 
     fn wait(&self, standing: Standing, wait: &Wait, age: &str) -> Answer {
@@ -178,7 +189,7 @@ impl BootPlane {
         };
         self.shared.timelines.mark(mac, Step::Script, now);
         let key = DeviceKey::of_report(form.get("public_key"));
-        let report = Report { mac, uuid: form.get("uuid"), public_key: key.as_ref().map(DeviceKey::text), fingerprint: fingerprint(form) };
+        let report = Report { mac, uuid: uuid_text(form.get("uuid")), public_key: key.as_ref().map(DeviceKey::text), fingerprint: fingerprint(form) };
         let mut ledger = ledger;
         if report.is_news(ledger.device(mac), now) {
             match self.shared.ledger.submit(report.into_change(), &format!("device {mac}")).await {
@@ -230,15 +241,15 @@ impl BootPlane {
         let decided = self.decide(&ledger, peer, mac, form, json, now);
         match decided {
             Ok(answer) => answer,
-            Err(refusal) if json && !refusal.is_silent() => {
+            Err(Refused(refusal, _)) if json && !refusal.is_silent() => {
                 let standing = Standing::of(&ledger, mac).word();
                 Answer::Json(serde_json::json!({"mac": mac, "state": standing, "code": refusal.code(), "reason": refusal.line()}).to_string())
             }
-            Err(refusal) => self.refuse(Some(mac), VERB, refusal, now),
+            Err(refused) => self.refuse(Some(mac), VERB, refused, now),
         }
     }
 
-    fn decide(&self, ledger: &Ledger, peer: Peer, mac: MacAddr, form: &Form, json: bool, now: Now) -> Result<Answer, Refusal> {
+    fn decide(&self, ledger: &Ledger, peer: Peer, mac: MacAddr, form: &Form, json: bool, now: Now) -> Result<Answer, Refused> {
         let claim = Claim { signature: form.get("sig"), boot_key: form.get("boot_key"), uuid: form.get("uuid") };
         let found = match verify::octets(form.get("nonce")) {
             Some(nonce) => self.challenges.find(mac, &nonce, entropy::random, now),
@@ -251,14 +262,23 @@ impl BootPlane {
             return Ok(Answer::Json(preview(&grant)));
         }
         // Without a key agreed on there is nothing to seal to, and nothing secret travels in clear.
-        let (Ok(outstanding), Some(answer)) = (found, answer) else { return Err(Refusal::NoChannel) };
+        let (Ok(outstanding), Some(answer)) = (found, answer) else { return Err(Refusal::NoChannel.into()) };
         let session = answer.session(&outstanding.secret, Side::Appliance).map_err(|_| Refusal::VerifyFailed)?;
         let boot_id = BootId::from_random(entropy::random());
         let report_key = Zeroizing::new(entropy::random());
-        let facts = BootFacts { mac, address: peer.address, boot_id, report_key: report_key.clone() };
-        let credentials = (self.issue)(ledger, &grant, facts).ok_or(Refusal::NotReady)?;
+        let config = &self.shared.config;
+        let facts = BootFacts {
+            mac,
+            address: peer.address,
+            prefix: config.boot_network.prefix,
+            gateway: config.dhcp.router,
+            dns: config.dhcp.dns.clone(),
+            boot_id: boot_id.to_string(),
+            report_key: report_key.clone(),
+        };
+        let credentials = (self.issue)(&self.shared, ledger, facts).map_err(|why| Refused(Refusal::NotReady, why))?;
         if !self.challenges.use_up(mac, &outstanding, now) {
-            return Err(Refusal::TooMany);
+            return Err(Refusal::TooMany.into());
         }
         let sealed = session.seal(credentials.encode().as_bytes());
         let initrd = boots::as_initrd(&sealed).map_err(|error| {
@@ -343,14 +363,14 @@ impl BootPlane {
 }
 
 /// A report in the form that the ledger takes.
-struct Report<'a> {
+struct Report {
     mac: MacAddr,
-    uuid: &'a str,
+    uuid: String,
     public_key: Option<String>,
     fingerprint: Fingerprint,
 }
 
-impl Report<'_> {
+impl Report {
     /// Whether the ledger has to hear of it: always from a stranger, else when something differs, or now and then.
     fn is_news(&self, device: Option<&Device>, now: Now) -> bool {
         let Some(device) = device else { return true };
@@ -362,8 +382,13 @@ impl Report<'_> {
     }
 
     fn into_change(self) -> Change {
-        Change::Report { mac: self.mac, uuid: self.uuid.to_owned(), public_key: self.public_key, fingerprint: self.fingerprint }
+        Change::Report { mac: self.mac, uuid: self.uuid, public_key: self.public_key, fingerprint: self.fingerprint }
     }
+}
+
+/// In one form; empty when there is none, or only zeros.
+fn uuid_text(text: &str) -> String {
+    text.parse().ok().filter(|uuid: &uuid::Uuid| !uuid.is_nil()).map(|uuid| uuid.to_string()).unwrap_or_default()
 }
 
 fn fingerprint(form: &Form) -> Fingerprint {

@@ -64,6 +64,7 @@ fn boot_network(shared: &SharedRef) {
         });
     }
     keep(shared, "target-task", |shared| crate::reconcile::serve(shared, crate::reconcile::Kernel::real()));
+    keep(shared, "boot-plane", crate::listen::http::serve);
 }
 
 /// Keeps one part running: a failure is told and tried again, with back-off.

@@ -20,7 +20,7 @@ mod program {
     use kurrent_attest::arguments::{Order, Request, parse};
     use kurrent_attest::exchange::{Pin, accept, answer};
     use kurrent_handshake::{
-        VARIABLE_ANSWER, VARIABLE_BOOT_KEY, VARIABLE_ERROR, VARIABLE_KEY, VARIABLE_MEMORY_SPEED, VARIABLE_MEMORY_TYPE,
+        VARIABLE_ANSWER, VARIABLE_BOOT_KEY, VARIABLE_ERROR, VARIABLE_KEY, VARIABLE_MEMORY_SPEED, VARIABLE_MEMORY_TOTAL, VARIABLE_MEMORY_TYPE,
         VARIABLE_PUBLIC_KEY, VARIABLE_SERVER, VARIABLE_SESSION,
     };
     use uefi::{Status, entry, println};
@@ -62,6 +62,7 @@ mod program {
         firmware::write(VARIABLE_PUBLIC_KEY, Kind::Volatile, key.verifying_key().as_bytes())?;
         if let Some(memory) = firmware::memory() {
             firmware::write(VARIABLE_MEMORY_TYPE, Kind::Volatile, memory.kind.as_bytes())?;
+            firmware::write(VARIABLE_MEMORY_TOTAL, Kind::Volatile, format!("{}", memory.total_mib).as_bytes())?;
             firmware::write(VARIABLE_MEMORY_SPEED, Kind::Volatile, format!("{}", memory.speed).as_bytes())?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Memory type and speed out of SMBIOS type 17, which stock iPXE can not name (DMTF DSP0134 3.7, sections 5.2 and 7.18).
+//! Memory type, speed and size out of SMBIOS type 17, which stock iPXE can not give (DMTF DSP0134 3.7, sections 5.2, 7.18).
 //!
 //! The table is firmware's, but read as if a stranger wrote it: no length in it is believed beyond the table's end.
 
@@ -22,6 +22,10 @@ const TYPE_MEMORY_DEVICE: u8 = 17;
 const TYPE_END: u8 = 127;
 const HEADER_BYTES: usize = 4;
 const OFFSET_SIZE: usize = 0x0c;
+const OFFSET_EXTENDED_SIZE: usize = 0x1c;
+const SIZE_UNKNOWN: u16 = 0xffff;
+const SIZE_IS_EXTENDED: u16 = 0x7fff;
+const SIZE_IN_KIB: u16 = 0x8000;
 const OFFSET_TYPE: usize = 0x12;
 const OFFSET_SPEED: usize = 0x15;
 const OFFSET_EXTENDED_SPEED: usize = 0x54;
@@ -41,43 +45,55 @@ pub fn entry_point(octets: &[u8]) -> Option<Table> {
     (address != 0 && length > 0).then_some(Table { address, length })
 }
 
-/// What one populated memory module is.
+/// The memory that is plugged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// `DDR4`, `unknown`, …
+    /// Of the first module: `DDR4`, `unknown`, …
     pub kind: &'static str,
-    /// MT/s; 0 when the firmware does not know.
+    /// Of the first module, MT/s; 0 when the firmware does not know.
     pub speed: u32,
+    /// Of all modules, MiB.
+    pub total_mib: u64,
 }
 
-/// The first module that is plugged in.
+/// Reads the table; `None` when it names no module that is plugged in.
 #[must_use]
 pub fn memory(table: &[u8]) -> Option<Memory> {
+    let mut found: Option<Memory> = None;
     let mut rest = table;
-    while let Some((&[kind, length], _)) = rest.split_first_chunk::<2>() {
-        let length = usize::from(length);
-        if kind == TYPE_END || length < HEADER_BYTES {
-            return None;
-        }
-        let formatted = rest.get(..length)?;
-        if kind == TYPE_MEMORY_DEVICE
-            && let Some(found) = module(formatted)
+    while let Some((formatted, after)) = structure(rest) {
+        if formatted.first() == Some(&TYPE_MEMORY_DEVICE)
+            && let Some(one) = module(formatted)
         {
-            return Some(found);
+            let total_mib = found.map_or(0, |sum| sum.total_mib).saturating_add(one.total_mib);
+            found = Some(Memory { total_mib, ..found.unwrap_or(one) });
         }
-        // Strings end with an empty one: two zero octets in a row.
-        let strings = rest.get(length..)?;
-        let end = strings.windows(2).position(|pair| pair == [0, 0])?;
-        rest = strings.get(end + 2..)?;
+        rest = after;
     }
-    None
+    found
+}
+
+/// The formatted part of the first structure, and what comes after its strings.
+fn structure(table: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&[kind, length], _) = table.split_first_chunk::<2>()?;
+    let length = usize::from(length);
+    if kind == TYPE_END || length < HEADER_BYTES {
+        return None;
+    }
+    let (formatted, strings) = table.split_at_checked(length)?;
+    // Strings end with an empty one: two zero octets in a row.
+    let end = strings.windows(2).position(|pair| pair == [0, 0])?;
+    Some((formatted, strings.get(end + 2..)?))
 }
 
 fn module(formatted: &[u8]) -> Option<Memory> {
-    let size = u16::from_le_bytes(array(formatted, OFFSET_SIZE)?);
-    if size == 0 {
-        return None;
-    }
+    let total_mib = match u16::from_le_bytes(array(formatted, OFFSET_SIZE)?) {
+        0 => return None,
+        SIZE_UNKNOWN => 0,
+        SIZE_IS_EXTENDED => array(formatted, OFFSET_EXTENDED_SIZE).map_or(0, |size| u64::from(u32::from_le_bytes(size) & 0x7fff_ffff)),
+        size if size & SIZE_IN_KIB != 0 => u64::from(size & !SIZE_IN_KIB) / 1024,
+        size => u64::from(size),
+    };
     let kind = kind_name(*formatted.get(OFFSET_TYPE)?);
     // Before SMBIOS 2.3 there is no speed; it is zero when unknown.
     let speed = match array(formatted, OFFSET_SPEED).map(u16::from_le_bytes) {
@@ -85,7 +101,7 @@ fn module(formatted: &[u8]) -> Option<Memory> {
         Some(speed) => u32::from(speed),
         None => 0,
     };
-    Some(Memory { kind, speed })
+    Some(Memory { kind, speed, total_mib })
 }
 
 /// DSP0134 table 78.
@@ -145,13 +161,21 @@ mod tests {
     #[test]
     fn the_first_module_that_is_plugged_in_counts() {
         let found = memory(&table(&[device(0, 0x1a, 3200, 0), device(16384, 0x22, 4800, 0), device(1, 0x18, 1, 0)]));
-        assert_eq!(found, Some(Memory { kind: "DDR5", speed: 4800 }));
+        assert_eq!(found, Some(Memory { kind: "DDR5", speed: 4800, total_mib: 16385 }));
         assert_eq!(memory(&table(&[device(0, 0x1a, 3200, 0)])), None);
     }
 
     #[test]
     fn a_speed_too_big_for_its_field_is_read_from_the_extended_one() {
-        assert_eq!(memory(&table(&[device(1, 0x23, 0xffff, 70_000)])), Some(Memory { kind: "LPDDR5", speed: 70_000 }));
+        assert_eq!(memory(&table(&[device(1, 0x23, 0xffff, 70_000)])), Some(Memory { kind: "LPDDR5", speed: 70_000, total_mib: 1 }));
+    }
+
+    #[test]
+    fn sizes_in_kib_extended_and_unknown_are_summed_in_mib() {
+        let mut big = device(SIZE_IS_EXTENDED, 0x1a, 0, 0);
+        big[OFFSET_EXTENDED_SIZE..][..4].copy_from_slice(&65_536u32.to_le_bytes());
+        let all = [big, device(SIZE_IN_KIB | 2048, 0x1a, 0, 0), device(SIZE_UNKNOWN, 0x1a, 0, 0)];
+        assert_eq!(memory(&table(&all)).map(|m| m.total_mib), Some(65_538));
     }
 
     #[test]

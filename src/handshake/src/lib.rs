@@ -40,6 +40,8 @@ pub const VARIABLE_ANSWER: &str = "KurrentAnswer";
 pub const VARIABLE_BOOT_KEY: &str = "KurrentBootKey";
 /// Volatile, boot-services-only: SMBIOS type 17 memory type, ASCII.
 pub const VARIABLE_MEMORY_TYPE: &str = "KurrentMemoryType";
+/// Volatile, boot-services-only: sum of the SMBIOS type 17 sizes in MiB, ASCII digits.
+pub const VARIABLE_MEMORY_TOTAL: &str = "KurrentMemoryTotal";
 /// Volatile, boot-services-only: SMBIOS type 17 speed in MT/s, ASCII digits.
 pub const VARIABLE_MEMORY_SPEED: &str = "KurrentMemorySpeed";
 /// Volatile, boot-services-only: why the program failed, ASCII; a stable word, e.g. `wrong_server`.

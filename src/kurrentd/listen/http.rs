@@ -7,7 +7,8 @@
 mod body;
 
 use crate::artifacts;
-use crate::boot_plane::{Answer, BootPlane, Peer};
+use crate::boot_plane::{self, Answer, BootPlane, Peer};
+use crate::shared::SharedRef;
 use body::Body;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -49,12 +50,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// When the address can not be bound.
-pub async fn serve(plane: Arc<BootPlane>) -> anyhow::Result<()> {
-    let config = &plane.shared().config;
+pub async fn serve(shared: SharedRef) -> anyhow::Result<()> {
+    let config = &shared.config;
     let address = SocketAddrV4::new(config.boot_network.address, config.boot_port);
     let listener = TcpListener::bind(address).await.map_err(|e| anyhow::Error::new(e).context(format!("boot plane: bind {address}")))?;
     tracing::info!(%address, "boot plane is served");
-    serve_on(plane, listener).await
+    let plane = BootPlane::new(shared, Arc::new(boot_plane::issue_when_exported), clock::now());
+    serve_on(Arc::new(plane), listener).await
 }
 
 /// Serves the boot plane on a socket that is bound already.
