@@ -1,5 +1,7 @@
 # The only commands people need. `make help` lists them.
 SHELL := /bin/bash
+# An error of a test is its chain of causes; a backtrace would bury it.
+export RUST_LIB_BACKTRACE := 0
 CARGO := cargo
 LOCKED := --locked
 LAB := $(CARGO) run -q $(LOCKED) -p kurrent-harness --bin kurrent-lab --

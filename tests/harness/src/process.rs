@@ -127,3 +127,68 @@ impl Drop for Process {
         self.kill();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+
+    const CHILD: &str = "KURRENT_HARNESS_TEST_CHILD";
+
+    fn sleeper(lifetime: Lifetime) -> Result<Process> {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        Process::start("sleeper", command, lifetime)
+    }
+
+    fn is_gone_soon(pid: u32) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // A zombie has no command line: whoever must reap it, it runs no more.
+        while std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()) {
+            if Instant::now() > deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
+
+    #[test]
+    fn a_child_is_gone_when_its_owner_drops_it() -> Result<()> {
+        let process = sleeper(Lifetime::Ours)?;
+        let pid = process.pid().context("it runs")?;
+        drop(process);
+        assert!(is_gone_soon(pid));
+        Ok(())
+    }
+
+    /// Plays the killed program in the next test; on its own it does nothing.
+    #[test]
+    fn the_program_that_is_killed() -> Result<()> {
+        if std::env::var_os(CHILD).is_some() {
+            // From a thread that ends at once: that must not end the child.
+            let process = thread::spawn(|| sleeper(Lifetime::Ours)).join().map_err(|_| anyhow!("thread"))??;
+            eprintln!("child {}", process.pid().context("it runs")?);
+            thread::sleep(Duration::from_secs(60));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_child_does_not_outlive_a_program_that_is_killed() -> Result<()> {
+        let mut program = Command::new(std::env::current_exe()?)
+            .args(["--exact", "process::tests::the_program_that_is_killed", "--nocapture"])
+            .env(CHILD, "1")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let lines = BufReader::new(program.stderr.take().context("stderr")?).lines();
+        let pid = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("child ")?.parse::<u32>().ok()).context("a child")?;
+        program.kill()?;
+        program.wait()?;
+        assert!(is_gone_soon(pid), "process {pid} outlived its program");
+        Ok(())
+    }
+}
