@@ -46,6 +46,9 @@ enum Command {
         /// Where the lease is kept.
         #[arg(long)]
         lease_file: PathBuf,
+        /// Where the resolvers are written.
+        #[arg(long, default_value = "/etc/resolv.conf")]
+        resolv_conf: PathBuf,
     },
     /// Look after the ledgers.
     State {
@@ -111,9 +114,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             }
             Err(fault) => bad_input(&fault),
         },
-        Command::Uplink { interface, lease_file } => {
-            let _ = (interface, lease_file);
-            anyhow::bail!("the uplink client is not part of this build")
+        Command::Uplink { interface, lease_file, resolv_conf } => {
+            kurrentd::uplink::run(&kurrentd::uplink::Options { interface, lease_file, resolv_conf })?;
+            Ok(ExitCode::SUCCESS)
         }
         Command::State { command: StateCommand::Check { config, state_dir } } => {
             let folder = match state_dir {

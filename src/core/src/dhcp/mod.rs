@@ -5,6 +5,7 @@
 //! address; `lease_file` its text form; `client` the uplink's client.
 
 pub mod address;
+pub mod client;
 pub mod decide;
 pub mod lease;
 pub mod lease_file;

@@ -8,6 +8,9 @@ use std::net::Ipv4Addr;
 /// Nothing larger is sent: one Ethernet frame less IP and UDP headers.
 const MAX_MESSAGE_BYTES: usize = 1500 - 28;
 
+/// iPXE setting 175.176: do not wait seconds for a proxy's offer, there is none.
+const IPXE_NO_PROXY_DHCP: [u8; 3] = [176, 1, 1];
+
 /// What a client's message is (RFC 2132 s9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
@@ -171,6 +174,9 @@ pub fn granted(request: &Request, kind: ReplyKind, yiaddr: Ipv4Addr, lease_secs:
     }
     packet.options.push(option::SUBNET_MASK, &terms.mask.octets());
     boot_fields(&mut packet, terms);
+    if matches!(request.client, Client::Ipxe | Client::WeakIpxe(_)) {
+        packet.options.push(option::IPXE_ENCAPSULATED, &IPXE_NO_PROXY_DHCP);
+    }
     echo(&mut packet, request);
     if let Some(name) = &terms.hostname {
         packet.options.push(option::HOST_NAME, name.as_bytes());
