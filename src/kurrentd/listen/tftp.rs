@@ -73,7 +73,7 @@ impl Files for Names {
         let config = &self.shared.config;
         if known == AUTOEXEC {
             let plane = SocketAddrV4::new(config.boot_network.address, config.boot_port);
-            return Found::Octets(autoexec(plane).into_bytes());
+            return Found::Octets(kurrent_core::ipxe::autoexec(plane).into_bytes());
         }
         if let Some(mac) = self.shared.leases.load().get(&client) {
             self.shared.timelines.mark(*mac, Step::Loader, now);
@@ -99,10 +99,6 @@ fn class(silent: bool, known: bool) -> &'static str {
         (false, true) => "asked for",
         (false, false) => "no such file",
     }
-}
-
-fn autoexec(boot_plane: SocketAddrV4) -> String {
-    format!("#!ipxe\nchain http://{boot_plane}/boot.ipxe\n")
 }
 
 /// The file that a client means: names come with leading slashes, `./`, backslashes and in any case. There are no folders.
