@@ -1,0 +1,101 @@
+use super::*;
+use crate::config::Config;
+use crate::id::{OsTag, disk_file_name, disk_nqn, host_nqn};
+use crate::ledger::{Disk, DiskSource};
+use proptest::prelude::*;
+use std::path::Path;
+
+const SERVER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 77, 0, 1), 80);
+const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+
+fn grant(worker: &str, os: &str, version: &str) -> Option<Grant> {
+    let (base, worker, os) = (Config::default().agent.nqn_base, worker.parse().ok()?, os.parse().ok()?);
+    let tag = OsTag::from_random([1, 2, 3, 4, 5, 6]);
+    let disk = Disk {
+        nqn: disk_nqn(&base, &worker, &os, &tag),
+        filename: disk_file_name(&worker, &os, &tag),
+        os_tag: tag,
+        os,
+        os_version: version.parse().ok()?,
+        agent: "local".into(),
+        size_bytes: 4096,
+        uuid: uuid::Uuid::nil(),
+        source: DiskSource::Empty,
+        remark: String::new(),
+        created_at: crate::time::Wall::UNIX_EPOCH,
+    };
+    Some(Grant { host: host_nqn(&base, &worker, 3), worker, disk, epoch: 3, nqn_base: base, storager: *SERVER.ip() })
+}
+
+fn challenge() -> Challenge {
+    Challenge { nonce: [0xa1; 32], mac: MAC.0, server_boot_key: [0xb2; 32], flags: 1 }
+}
+
+/// Compares with `tests/golden/ipxe/<name>`; `UPDATE=1` rewrites it, the diff is reviewed.
+fn check_golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/ipxe").join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}; UPDATE=1 makes it", path.display()));
+    assert_eq!(text, expected, "{name} differs from {}", path.display());
+}
+
+#[test]
+fn scripts_are_as_reviewed() {
+    check_golden("autoexec.ipxe", &autoexec(SERVER));
+    check_golden("boot.ipxe", &boot_script(SERVER));
+    let wait = Wait { secs: 3, reason: "registered; waiting to be bound to a worker".into() };
+    check_golden("report-pooled.ipxe", &wait_script(Standing::Pooled, &wait, false));
+    check_golden("report-renew.ipxe", &wait_script(Standing::Pooled, &wait, true));
+    check_golden("refused.ipxe", &wait_script(Standing::Bound, &crate::boot::Refusal::VerifyFailed.wait(128), false));
+    check_golden("challenge.ipxe", &challenge_script(&challenge(), &[0xc3; 32], &[0xd4; 64]));
+    check_golden("boot-vars-nvme.ipxe", &grant_script(&grant("w1", "debian", "12").unwrap(), MAC, BootId::from_random([7; 8]), SERVER));
+    check_golden("boot-vars-no-version.ipxe", &grant_script(&grant("w1", "debian", "").unwrap(), MAC, BootId::from_random([7; 8]), SERVER));
+}
+
+#[test]
+fn templates_are_filled_whole_and_every_goto_has_its_label() {
+    for script in [autoexec(SERVER), boot_script(SERVER), grant_script(&grant("w1", "debian", "12").unwrap(), MAC, BootId::from_random([7; 8]), SERVER)] {
+        assert!(script.starts_with("#!ipxe\n") && script.ends_with('\n') && !script.contains("{{"), "{script}");
+        for target in script.split("goto ").skip(1).filter_map(|rest| rest.split_whitespace().next()) {
+            assert!(script.lines().any(|l| l == format!(":{target}")), "no label :{target}");
+        }
+        for secret in ["secret", "DHHC", "password", "chap"] {
+            assert!(!script.lines().filter(|l| !l.starts_with('#')).any(|l| l.contains(secret)), "{secret}");
+        }
+    }
+}
+
+/// The commands of a script, without their values.
+fn shape(script: &str) -> Vec<String> {
+    script.lines().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect()
+}
+
+proptest! {
+    /// Whatever text gets in, the lines and commands are those of a harmless text.
+    #[test]
+    fn no_reason_can_add_a_line_a_command_an_option_or_an_expansion(reason in "(?s).{0,300}|(\\|\\||&&|\\$\\{net0/mac\\}|#|\\\\|--|-x|;|\r?\n| ){0,40}") {
+        let wait = |reason: String| wait_script(Standing::Pooled, &Wait { secs: 3, reason }, true);
+        let script = wait(reason);
+        prop_assert_eq!(shape(&script), shape(&wait("x".into())));
+        let line = script.lines().find(|l| l.starts_with("set kreason")).unwrap();
+        let value = line.trim_start_matches("set kreason").trim();
+        prop_assert!(value.len() <= MAX_LINE);
+        let harmless = !value.contains(['$', '#', '|', '&', '\\', '{', '"', '%']);
+        prop_assert!(harmless, "{value}");
+        prop_assert!(value.split(' ').all(|word| !word.starts_with('-')));
+    }
+
+    /// Names that pass their own check can not change a script's shape either.
+    #[test]
+    fn no_name_can_change_the_boot_script(worker in ".{1,40}|[a-z0-9-]{1,40}", os in ".{1,20}|[a-z0-9._-]{1,20}", version in ".{0,20}|[a-z0-9._-]{0,20}") {
+        if let Some(grant) = grant(&worker, &os, &version) {
+            let plain = grant_script(&self::grant("w1", "debian", "12").unwrap(), MAC, BootId::from_random([7; 8]), SERVER);
+            let script = grant_script(&grant, MAC, BootId::from_random([7; 8]), SERVER);
+            prop_assert_eq!(shape(&script), shape(&plain));
+            let harmless = script.lines().filter(|l| l.starts_with("set ")).all(|l| !l.contains(['$', '#', '|', '&', '\\']));
+            prop_assert!(harmless, "{script}");
+        }
+    }
+}
