@@ -244,3 +244,7 @@ fn give_back(
         Decision::silence(Reason::NotHolder)
     }
 }
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

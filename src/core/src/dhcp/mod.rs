@@ -14,3 +14,8 @@ pub mod pxe;
 pub mod wire;
 
 pub use decide::{Decision, Reason, View, decide};
+
+#[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,106 @@
+//! What the tests of this module share: a small world with a server in it.
+
+use super::decide::{Decision, View, decide};
+use super::lease::{Change, Leases, Range};
+use super::msg::{self, Request};
+use super::wire::{Options, Packet, option};
+use crate::config::Config;
+use crate::id::MacAddr;
+use crate::ledger::{Device, DeviceState, Fingerprint, Ledger, Source};
+use crate::time::{Mono, Now, Wall};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+pub(super) fn at(secs: u64) -> Now {
+    let wall = Wall::from_second(1_796_000_000 + i64::try_from(secs).unwrap()).unwrap();
+    Now { mono: Mono(Duration::from_secs(secs)), wall }
+}
+
+pub(super) fn mac(last: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, last])
+}
+
+pub(super) struct World {
+    pub(super) config: Config,
+    pub(super) ledger: Ledger,
+    pub(super) leases: Leases,
+}
+
+impl Default for World {
+    /// The appliance's defaults.
+    fn default() -> Self {
+        let config = Config::default();
+        let range = Range::new(config.dhcp.range_start, config.dhcp.range_end, [config.boot_network.address]);
+        Self { config, ledger: Ledger::default(), leases: Leases::new(range) }
+    }
+}
+
+impl World {
+    /// With so few addresses that they run out.
+    pub(super) fn with_range(first: u8, last: u8) -> Self {
+        let mut world = Self::default();
+        world.config.dhcp.range_start = Ipv4Addr::new(10, 77, 0, first);
+        world.config.dhcp.range_end = Ipv4Addr::new(10, 77, 0, last);
+        world.leases = Leases::new(Range::new(world.config.dhcp.range_start, world.config.dhcp.range_end, [SERVER]));
+        world
+    }
+
+    pub(super) fn bind(&mut self, mac: MacAddr, address: Ipv4Addr) {
+        self.leases.apply(Change::Bind { mac, address, secs: 3600 }, at(0));
+    }
+
+    pub(super) fn record(&mut self, mac: MacAddr, state: DeviceState) {
+        let device = Device {
+            mac,
+            uuid: String::new(),
+            state,
+            bound_worker_id: (state == DeviceState::Bound).then(|| "worker-1".parse().unwrap()),
+            public_key: None,
+            public_key_hash: None,
+            source: Source::Manual,
+            first_seen: at(0).wall,
+            last_seen: None,
+            epoch: 0,
+            rekey_until: None,
+            keyless_allowed: false,
+            loader: None,
+            labels: Default::default(),
+            note: String::new(),
+            fingerprint: Fingerprint::default(),
+        };
+        self.ledger.devices.insert(mac, Arc::new(device));
+    }
+
+    /// Decides without doing.
+    pub(super) fn decide(&self, request: &Request, now: Now) -> Decision {
+        let (dhcp, network) = (&self.config.dhcp, &self.config.boot_network);
+        decide(request, &View { dhcp, network, boot_port: 80, ledger: &self.ledger, leases: &self.leases }, now)
+    }
+
+    /// Decides and applies, as the listener does.
+    pub(super) fn ask(&mut self, request: &Request, now: Now) -> Decision {
+        let decision = self.decide(request, now);
+        if let Some(change) = decision.change {
+            self.leases.apply(change, now);
+        }
+        decision
+    }
+}
+
+/// A request of a plain client; `options` on top of the message type.
+pub(super) fn request(kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Request {
+    msg::request(&packet(kind, mac, options)).unwrap()
+}
+
+pub(super) fn packet(kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Packet {
+    let mut packet = Packet { xid: 7, options: Options::default(), ..Packet::default() };
+    packet.chaddr[..6].copy_from_slice(&mac.0);
+    packet.options.push(option::MESSAGE_TYPE, &[kind]);
+    for (code, value) in options {
+        packet.options.push(*code, value);
+    }
+    packet
+}
