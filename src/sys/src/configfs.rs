@@ -256,7 +256,7 @@ fn names(folder: &Path) -> Result<BTreeSet<String>, TargetError> {
     Ok(names)
 }
 
-/// An attribute without its newline; empty when this kernel does not have it.
+/// An attribute without its newline and padding (serial numbers are shown padded to 20); empty when this kernel has none.
 fn read(path: &Path) -> Result<String, TargetError> {
     let file = match fs::File::open(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(String::new()),
@@ -264,7 +264,7 @@ fn read(path: &Path) -> Result<String, TargetError> {
     };
     let mut text = String::new();
     file.take(ATTRIBUTE_MAX).read_to_string(&mut text).map_err(failed("read", path))?;
-    text.truncate(text.trim_end_matches('\n').len());
+    text.truncate(text.trim_end().len());
     Ok(text)
 }
 

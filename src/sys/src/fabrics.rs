@@ -57,10 +57,11 @@ pub enum ConnectError {
 }
 
 fn hint(cause: &io::Error) -> &'static str {
+    // As seen from 6.12: a host that is not listed is EIO ("Connect ... is not allowed"), a wrong secret EKEYREJECTED.
     match cause.raw_os_error() {
-        Some(libc::EKEYREJECTED | libc::EACCES | libc::ECONNREFUSED) => {
-            " (not allowed: the appliance may have given the disk to another epoch)"
-        }
+        Some(libc::EKEYREJECTED) => " (the secrets do not match: the appliance may have given the disk to another epoch)",
+        Some(libc::EIO) => " (not allowed: the appliance may have given the disk to another epoch)",
+        Some(libc::ECONNREFUSED) => " (nothing is exported there yet)",
         Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => " (no answer: is the appliance up and the cable in?)",
         _ => "",
     }
