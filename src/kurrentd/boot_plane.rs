@@ -420,3 +420,6 @@ fn preview(grant: &Grant) -> String {
 fn jitter() -> u8 {
     u8::from_ne_bytes(entropy::random())
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -27,24 +27,36 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// Connections in all: each holds at most about 150 KiB.
-const MAX_CONNECTIONS: usize = 2048;
-/// Connections of one address: iPXE uses one or two, a person's browser six.
-const MAX_CONNECTIONS_PER_ADDRESS: usize = 64;
 /// hyper's smallest buffer; a request head of ours is under 1 KiB.
 const MAX_HEAD_BYTES: usize = 8192;
 const MAX_HEADERS: usize = 48;
 /// A report is about 600 octets.
 const MAX_FORM_BYTES: usize = 16 * 1024;
-/// For a request head, and for a form. Also how long an idle connection is kept.
-const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// A peer that takes nothing for so long is gone.
-const STALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// No connection lives longer: a peer that takes one octet a minute would hold it for ever.
-const LIFETIME: Duration = Duration::from_secs(1800);
 const EXPIRE_EVERY: Duration = Duration::from_secs(30);
 /// After a failed accept (no file descriptors left), let others finish.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What strangers can have.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections in all: each holds at most about 150 KiB.
+    pub connections: usize,
+    /// Connections of one address: iPXE uses one or two, a person's browser six.
+    pub per_address: usize,
+    /// For a request head, and for a form. Also how long an idle connection is kept.
+    pub read: Duration,
+    /// A peer that takes nothing for so long is gone.
+    pub stall: Duration,
+    /// No connection lives longer: a peer that takes one octet a minute would hold it for ever.
+    pub lifetime: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let secs = Duration::from_secs;
+        Self { connections: 2048, per_address: 64, read: secs(15), stall: secs(60), lifetime: secs(1800) }
+    }
+}
 
 /// Serves the boot plane on the boot network address until the process ends.
 ///
@@ -56,15 +68,15 @@ pub async fn serve(shared: SharedRef) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).await.map_err(|e| anyhow::Error::new(e).context(format!("boot plane: bind {address}")))?;
     tracing::info!(%address, "boot plane is served");
     let plane = BootPlane::new(shared, Arc::new(boot_plane::issue_when_exported), clock::now());
-    serve_on(Arc::new(plane), listener).await
+    serve_on(Arc::new(plane), listener, Limits::default()).await
 }
 
 /// Serves the boot plane on a socket that is bound already.
 ///
 /// # Errors
 /// Never: a failed accept is logged and tried again.
-pub async fn serve_on(plane: Arc<BootPlane>, listener: TcpListener) -> anyhow::Result<()> {
-    let all = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+pub async fn serve_on(plane: Arc<BootPlane>, listener: TcpListener, limits: Limits) -> anyhow::Result<()> {
+    let all = Arc::new(Semaphore::new(limits.connections));
     let per_address = Arc::new(PerAddress::default());
     let mut expire = tokio::time::interval(EXPIRE_EVERY);
     loop {
@@ -84,49 +96,51 @@ pub async fn serve_on(plane: Arc<BootPlane>, listener: TcpListener) -> anyhow::R
             }
         };
         // Too many: closed at once. A machine asks again; the ones being served are not disturbed.
-        let (Ok(permit), Some(place)) = (Arc::clone(&all).try_acquire_owned(), per_address.take(&peer)) else { continue };
+        let (Ok(permit), Some(place)) = (Arc::clone(&all).try_acquire_owned(), per_address.take(&peer, limits.per_address)) else { continue };
         let plane = Arc::clone(&plane);
         tokio::spawn(async move {
-            connection(plane, stream, peer).await;
+            connection(plane, stream, peer, limits).await;
             drop((permit, place));
         });
     }
 }
 
-async fn connection(plane: Arc<BootPlane>, stream: TcpStream, peer: SocketAddr) {
+async fn connection(plane: Arc<BootPlane>, stream: TcpStream, peer: SocketAddr, limits: Limits) {
     let IpAddr::V4(address) = peer.ip() else { return };
     // Unsent data: the kernel gives up, also when the peer's window stays shut.
-    let stalled = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(STALL_TIMEOUT));
+    let stalled = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(limits.stall));
     if stalled.and_then(|()| stream.set_nodelay(true)).is_err() {
         return;
     }
     let service = service_fn(move |request| {
         let plane = Arc::clone(&plane);
-        async move { Ok::<_, Infallible>(respond(&plane, address, request).await) }
+        async move { Ok::<_, Infallible>(respond(&plane, address, request, limits).await) }
     });
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(READ_TIMEOUT)
+        .header_read_timeout(limits.read)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
         .title_case_headers(true)
+        // Simple clients end their side after the request and still want the answer.
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(LIFETIME, serving).await {
+    match tokio::time::timeout(limits.lifetime, serving).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%peer, %error, "boot plane: connection ended"),
         Err(_) => tracing::debug!(%peer, "boot plane: connection lived too long"),
     }
 }
 
-async fn respond(plane: &BootPlane, address: Ipv4Addr, request: Request<Incoming>) -> Response<Body> {
+async fn respond(plane: &BootPlane, address: Ipv4Addr, request: Request<Incoming>, limits: Limits) -> Response<Body> {
     let peer = plane.peer(address);
     let path = request.uri().path().to_owned();
-    let response = if plane.is_silenced(peer, "http") { empty(StatusCode::NOT_FOUND) } else { route(plane, peer, &path, request).await };
+    let response = if plane.is_silenced(peer, "http") { empty(StatusCode::NOT_FOUND) } else { route(plane, peer, &path, request, limits).await };
     tracing::debug!(%address, path, status = response.status().as_u16(), "boot plane");
     response
 }
 
-async fn route(plane: &BootPlane, peer: Peer, path: &str, request: Request<Incoming>) -> Response<Body> {
+async fn route(plane: &BootPlane, peer: Peer, path: &str, request: Request<Incoming>, limits: Limits) -> Response<Body> {
     let now = clock::now();
     let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
     let is_post = request.method() == Method::POST;
@@ -136,7 +150,7 @@ async fn route(plane: &BootPlane, peer: Peer, path: &str, request: Request<Incom
             whole(if path == "/boot.ipxe" { plane.boot_script() } else { plane.autoexec() }, &request)
         }
         "/devices/report" | "/devices/challenge" | "/boot-vars" | "/stage1/report" if is_post => {
-            let form = match read_form(request).await {
+            let form = match read_form(request, limits).await {
                 Ok(form) => form,
                 Err(status) => return empty(status),
             };
@@ -165,9 +179,9 @@ async fn route(plane: &BootPlane, peer: Peer, path: &str, request: Request<Incom
     }
 }
 
-async fn read_form(request: Request<Incoming>) -> Result<Form, StatusCode> {
+async fn read_form(request: Request<Incoming>, limits: Limits) -> Result<Form, StatusCode> {
     let body = Limited::new(request.into_body(), MAX_FORM_BYTES);
-    match tokio::time::timeout(READ_TIMEOUT, body.collect()).await {
+    match tokio::time::timeout(limits.read, body.collect()).await {
         Ok(Ok(body)) => Form::parse(&body.to_bytes()).map_err(|_| StatusCode::BAD_REQUEST),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(StatusCode::PAYLOAD_TOO_LARGE),
         Ok(Err(_)) => Err(StatusCode::BAD_REQUEST),
@@ -267,10 +281,10 @@ struct PerAddress(Mutex<HashMap<IpAddr, usize>>);
 struct Place(Arc<PerAddress>, IpAddr);
 
 impl PerAddress {
-    fn take(self: &Arc<Self>, peer: &SocketAddr) -> Option<Place> {
+    fn take(self: &Arc<Self>, peer: &SocketAddr, most: usize) -> Option<Place> {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let open = map.entry(peer.ip()).or_default();
-        if *open >= MAX_CONNECTIONS_PER_ADDRESS {
+        if *open >= most {
             return None;
         }
         *open += 1;
@@ -289,3 +303,6 @@ impl Drop for Place {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! The boot plane over real sockets, with a client that writes and reads octets itself.
+
+use super::*;
+use crate::boot_plane::tests::{Bench, MAC, answer_form, key, read_challenge, report_form, set};
+use kurrent_core::ledger::Change;
+use std::fmt::Write as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Served {
+    bench: Bench,
+    address: SocketAddr,
+}
+
+async fn served(limits: Limits) -> Served {
+    let bench = Bench::new(true);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(serve_on(Arc::clone(&bench.plane), listener, limits));
+    Served { bench, address }
+}
+
+impl Served {
+    fn put(&self, name: &str, octets: &[u8]) {
+        std::fs::write(self.bench.folder.path().join("files").join(name), octets).unwrap();
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Sends octets, ends sending, reads until the server closes.
+    async fn raw(&self, octets: &[u8]) -> Vec<u8> {
+        let mut stream = self.connect().await;
+        // The server may close before it has read everything.
+        let _ = stream.write_all(octets).await;
+        let _ = stream.shutdown().await;
+        let mut out = Vec::new();
+        let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut out)).await.expect("the server closes in time");
+        out
+    }
+
+    /// Waits until this address may connect again.
+    async fn place_is_free(&self) {
+        let refused = async {
+            while self.raw(b"GET /boot.ipxe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, refused).await.expect("places are given back");
+    }
+
+    async fn get(&self, path: &str, headers: &str) -> Reply {
+        Reply::of(&self.raw(format!("GET {path} HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n").as_bytes()).await)
+    }
+
+    async fn post(&self, path: &str, form: &str) -> Reply {
+        let request = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{form}", form.len());
+        Reply::of(&self.raw(request.as_bytes()).await)
+    }
+}
+
+struct Reply {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Reply {
+    fn of(octets: &[u8]) -> Self {
+        let end = octets.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(octets)));
+        let head = String::from_utf8(octets[..end].to_vec()).unwrap();
+        Self { status: head.split(' ').nth(1).unwrap().parse().unwrap(), head, body: octets[end + 4..].to_vec() }
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn every_answer_says_its_length_as_the_most_literal_client_reads_it() {
+    let server = served(Limits::default()).await;
+    server.put("kurrent-attest.efi", b"MZ program");
+    for (path, status) in [("/boot.ipxe", 200), ("/files/kurrent-attest.efi", 200), ("/files/autoexec.ipxe", 200), ("/nothing", 404), ("/boot-vars", 405)] {
+        let reply = server.get(path, "").await;
+        assert_eq!(reply.status, status, "{path}");
+        assert_eq!(reply.header("Content-Length").and_then(|l| l.parse().ok()), Some(reply.body.len()), "{path}: {}", reply.head);
+        assert!(!reply.head.to_lowercase().contains("transfer-encoding"), "{path}");
+        let head = Reply::of(&server.raw(format!("HEAD {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await);
+        assert_eq!((head.status, head.header("Content-Length"), head.body.len()), (status, reply.header("Content-Length"), 0), "HEAD {path}");
+    }
+    assert_eq!(server.get("/boot.ipxe", "").await.text(), ipxe_text(&server));
+    assert_eq!(server.get("/boot-vars", "").await.header("Allow"), Some("POST"));
+}
+
+fn ipxe_text(server: &Served) -> String {
+    let config = &server.bench.plane.shared().config;
+    kurrent_core::ipxe::boot_script(SocketAddrV4::new(config.boot_network.address, config.boot_port))
+}
+
+#[tokio::test]
+async fn files_are_streamed_whole_in_parts_and_over_one_connection() {
+    let server = served(Limits::default()).await;
+    let kernel: Vec<u8> = (0..300_001u32).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
+    server.put("worker/vmlinuz", &kernel);
+    let whole = server.get("/files/worker/vmlinuz", "").await;
+    assert!(whole.status == 200 && whole.body == kernel);
+    assert_eq!(whole.header("Accept-Ranges"), Some("bytes"));
+    for (range, first, last) in [("0-0", 0, 0), ("65535-65536", 65_535, 65_536), ("300000-", 300_000, 300_000), ("-100000", 200_001, 300_000), ("1-999999", 1, 300_000)] {
+        let part = server.get("/files/worker/vmlinuz", &format!("Range: bytes={range}\r\n")).await;
+        assert_eq!(part.status, 206, "{range}");
+        assert!(part.body == kernel[first..=last], "{range}");
+        assert_eq!(part.header("Content-Range"), Some(format!("bytes {first}-{last}/300001").as_str()));
+        assert_eq!(part.header("Content-Length"), Some((last - first + 1).to_string().as_str()));
+    }
+    let beyond = server.get("/files/worker/vmlinuz", "Range: bytes=300001-\r\n").await;
+    assert_eq!((beyond.status, beyond.header("Content-Range"), beyond.header("Content-Length")), (416, Some("bytes */300001"), Some("0")));
+    let conditional = server.get("/files/worker/vmlinuz", "Range: bytes=0-0\r\nIf-Range: \"x\"\r\n").await;
+    assert!(conditional.status == 200 && conditional.body == kernel);
+
+    let mut requests = String::new();
+    for first in 0..50 {
+        let close = if first == 49 { "Connection: close\r\n" } else { "" };
+        let _ = write!(requests, "GET /files/worker/vmlinuz HTTP/1.1\r\nHost: x\r\nRange: bytes={first}-{}\r\n{close}\r\n", first + 1);
+    }
+    let all = server.raw(requests.as_bytes()).await;
+    assert_eq!(all.windows(12).filter(|w| *w == b"HTTP/1.1 206").count(), 50, "keep-alive, requests in a row");
+}
+
+#[tokio::test]
+async fn only_names_of_the_table_are_served() {
+    let server = served(Limits::default()).await;
+    server.put("other", b"x");
+    std::os::unix::fs::symlink("/etc/passwd", server.bench.folder.path().join("files/link")).unwrap();
+    for path in [
+        "/files/", "/files/other", "/files/link", "/files/../state/secrets/server.key", "/files/%2e%2e/state/devices.yml", "/files/worker",
+        "/files//worker/vmlinuz", "/files/worker/../worker/vmlinuz", "/files/worker/vmlinuz/", "/files/snponly.efi", "/stage1/0123456789abcdef/sealed",
+        "/stage1/../sealed", "/stage1//sealed", "//boot.ipxe", "/BOOT.IPXE", "/", "/v1/devices",
+    ] {
+        let reply = server.get(path, "").await;
+        assert_eq!((reply.status, reply.body.len()), (404, 0), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_whole_boot_over_the_wire() {
+    let server = served(Limits::default()).await;
+    server.bench.open_window().await;
+    let device = key();
+    let pooled = server.post("/devices/report", &report_form(MAC, &device)).await;
+    assert_eq!(set(&pooled.text(), "kstate"), "pooled");
+    server.bench.worker("w1").await;
+    server.bench.bind(MAC, "w1").await;
+    let asked = server.post("/devices/challenge", &format!("mac={}", MAC.replace(':', "%3A"))).await.text();
+    let (challenge, key_of_server) = read_challenge(&asked, MAC).unwrap();
+    let script = server.post("/boot-vars", &answer_form(challenge, key_of_server, &device).0).await.text();
+    let sealed = script.split("--name sealed http://10.77.0.1:80").nth(1).unwrap().split(' ').next().unwrap();
+    let blob = server.get(sealed, "").await;
+    assert!(blob.status == 200 && blob.body.starts_with(b"070701") && blob.header("Cache-Control") == Some("no-store"));
+    let part = server.post("/stage1/report", "boot_id=0123456789abcdef&step=root&detail=&proof=00").await;
+    assert_eq!((part.status, part.body.len()), (400, 0));
+}
+
+#[tokio::test]
+async fn k12_a_revoked_address_hears_an_empty_404_everywhere() {
+    let server = served(Limits::default()).await;
+    server.put("kurrent-attest.efi", b"MZ");
+    server.bench.open_window().await;
+    server.post("/devices/report", &report_form(MAC, &key())).await;
+    server.bench.change(Change::Revoke { mac: MAC.parse().unwrap() }).await;
+    server.bench.lease(MAC);
+    for path in ["/boot.ipxe", "/files/autoexec.ipxe", "/files/kurrent-attest.efi", "/stage1/0123456789abcdef/sealed", "/nothing"] {
+        let reply = server.get(path, "").await;
+        assert_eq!((reply.status, reply.body.len()), (404, 0), "{path}");
+    }
+    for path in ["/devices/report", "/devices/challenge", "/boot-vars", "/stage1/report"] {
+        let reply = server.post(path, "mac=52:54:00:00:00:09").await;
+        assert_eq!((reply.status, reply.body.len()), (404, 0), "{path}");
+    }
+    assert!(server.bench.audited().contains(&("http".into(), "revoked".into())));
+}
+
+#[tokio::test]
+async fn what_is_oversized_or_malformed_is_refused_and_the_server_lives_on() {
+    let server = served(Limits::default()).await;
+    let long = format!("mac={}", "x".repeat(MAX_FORM_BYTES));
+    assert_eq!(server.post("/devices/report", &long).await.status, 413);
+    assert_eq!(server.post("/devices/report", "mac").await.status, 400);
+    assert_eq!(server.post("/devices/report", "mac=1&mac=2").await.status, 400);
+    assert_eq!(server.post("/devices/challenge", "mac=nobody").await.status, 404);
+    let claims_more = b"POST /devices/report HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nmac=";
+    let cut = server.raw(claims_more).await;
+    assert!(!cut.starts_with(b"HTTP/1.1 200"), "a form that is cut short is not acted on");
+    let head = server.raw(format!("GET /boot.ipxe HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(MAX_HEAD_BYTES)).as_bytes()).await;
+    assert!(head.starts_with(b"HTTP/1.1 431"), "{}", String::from_utf8_lossy(&head));
+    let many = format!("GET /boot.ipxe HTTP/1.1\r\n{}\r\n", (0..=MAX_HEADERS).map(|n| format!("X{n}: 1\r\n")).collect::<String>());
+    assert!(server.raw(many.as_bytes()).await.starts_with(b"HTTP/1.1 431"));
+    let whole = b"POST /boot-vars HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nmac=1&a=%";
+    for at in 0..whole.len() {
+        server.raw(&whole[..at]).await;
+    }
+    for round in 0..100u8 {
+        let noise: [u8; 64] = kurrent_sys::entropy::random();
+        server.raw(&noise).await;
+        server.raw(&[b"GET /boot.ipxe HTTP/1.1\r\n".as_slice(), &noise, &[round, b'\r', b'\n', b'\r', b'\n']].concat()).await;
+    }
+    assert_eq!(server.get("/boot.ipxe", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn slow_clients_are_cut_off_and_do_not_keep_others_out() {
+    let server = served(Limits { read: Duration::from_millis(300), ..Limits::default() }).await;
+    // One sends nothing, one a head without end, one a form without end.
+    let starts: [&[u8]; 3] = [
+        b"",
+        b"GET /boot.ipxe HTTP/1.1\r\nHost:",
+        b"POST /devices/report HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nmac=",
+    ];
+    let mut slow = Vec::new();
+    for start in starts {
+        let mut stream = server.connect().await;
+        stream.write_all(start).await.unwrap();
+        slow.push(stream);
+    }
+    assert_eq!(server.get("/boot.ipxe", "").await.status, 200);
+    for (at, stream) in slow.iter_mut().enumerate() {
+        let mut rest = Vec::new();
+        let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest)).await.unwrap_or_else(|_| panic!("slow client {at} is still connected"));
+        assert!(!rest.starts_with(b"HTTP/1.1 200"), "slow client {at}");
+    }
+}
+
+#[tokio::test]
+async fn who_takes_nothing_of_what_it_asked_for_does_not_hold_its_place_for_ever() {
+    let server = served(Limits { per_address: 1, lifetime: Duration::from_millis(500), ..Limits::default() }).await;
+    server.put("worker/vmlinuz", &vec![7; 16 << 20]);
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /files/worker/vmlinuz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    stream.readable().await.unwrap();
+    server.place_is_free().await;
+    let mut rest = Vec::new();
+    let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest)).await.expect("it was closed");
+    assert!(rest.len() < 16 << 20);
+}
+
+#[tokio::test]
+async fn one_address_can_not_take_all_connections() {
+    let server = served(Limits { per_address: 4, ..Limits::default() }).await;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET /boot.ipxe HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).await.unwrap();
+        held.push(stream);
+    }
+    let refused = server.raw(b"GET /boot.ipxe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    assert!(refused.is_empty(), "the fifth is closed at once");
+    held.clear();
+    server.place_is_free().await;
+}
+
+#[tokio::test]
+async fn a_file_that_shrinks_while_it_is_sent_breaks_the_connection_instead_of_being_padded() {
+    let server = served(Limits::default()).await;
+    server.put("worker/stage1.img", &vec![7; 16 << 20]);
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /files/worker/stage1.img HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut first = [0; 1024];
+    stream.read_exact(&mut first).await.unwrap();
+    server.put("worker/stage1.img", b"short");
+    let mut rest = Vec::new();
+    let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest)).await.expect("it ends");
+    assert!(rest.len() < 16 << 20);
+}
