@@ -62,7 +62,7 @@ pub(super) async fn list(State(api): State<Api>, wanted: Result<Query<Wanted>, Q
         last_boot: api.shared.timelines.summary(d.mac),
         data_plane: None,
     };
-    Ok(Json(List { items: ledger.devices.values().filter(|d| matches(d)).map(|d| item(d)).collect() }))
+    Ok(Json(List("devices", ledger.devices.values().filter(|d| matches(d)).map(|d| item(d)).collect())))
 }
 
 pub(super) async fn one(State(api): State<Api>, path: Segments) -> Result<Json<View>, Problem> {
@@ -197,5 +197,5 @@ pub(super) async fn timeline(State(api): State<Api>, path: Segments) -> Result<J
 }
 
 pub(super) async fn knocking(State(api): State<Api>) -> Json<List<Knock>> {
-    Json(List { items: api.shared.ledger.knocking().list() })
+    Json(List("knocking", api.shared.ledger.knocking().list()))
 }

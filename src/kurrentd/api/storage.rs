@@ -68,7 +68,7 @@ pub(super) async fn delete_disk(
 }
 
 pub(super) async fn masters(State(api): State<Api>) -> Result<Json<List<Master>>, Problem> {
-    Ok(Json(List { items: api.shared.storage.masters().await? }))
+    Ok(Json(List("masters", api.shared.storage.masters().await?)))
 }
 
 pub(super) async fn import_master(State(api): State<Api>, path: Segments, request: Request) -> Result<(StatusCode, Json<Master>), Problem> {
@@ -81,11 +81,11 @@ pub(super) async fn import_master(State(api): State<Api>, path: Segments, reques
 }
 
 pub(super) async fn leftovers(State(api): State<Api>) -> Result<Json<List<Leftover>>, Problem> {
-    Ok(Json(List { items: api.shared.storage.leftovers().await? }))
+    Ok(Json(List("leftovers", api.shared.storage.leftovers().await?)))
 }
 
 pub(super) async fn jobs(State(api): State<Api>) -> Json<List<JobView>> {
-    Json(List { items: api.shared.storage.jobs() })
+    Json(List("jobs", api.shared.storage.jobs()))
 }
 
 pub(super) async fn job(State(api): State<Api>, path: Segments) -> Result<Json<JobView>, Problem> {

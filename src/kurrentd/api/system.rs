@@ -14,10 +14,13 @@ use kurrent_core::time::Wall;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
-/// A list; an object, so that it can grow other fields.
-#[derive(Serialize)]
-pub(super) struct List<T> {
-    pub(super) items: Vec<T>,
+/// A list under the name of what it holds (`{"devices": […]}`): an object, so that other fields can join it.
+pub(super) struct List<T>(pub(super) &'static str, pub(super) Vec<T>);
+
+impl<T: Serialize> Serialize for List<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map([(self.0, &self.1)])
+    }
 }
 
 #[derive(Serialize)]
@@ -115,7 +118,7 @@ pub(super) struct Lease {
 pub(super) async fn leases(State(api): State<Api>) -> Json<List<Lease>> {
     let mut items: Vec<Lease> = api.shared.leases.load().iter().map(|(address, mac)| Lease { address: *address, mac: *mac }).collect();
     items.sort_by_key(|l| l.address);
-    Json(List { items })
+    Json(List("leases", items))
 }
 
 pub(super) async fn operations(
@@ -127,7 +130,7 @@ pub(super) async fn operations(
     let read = tokio::task::spawn_blocking(move || audit.read(&filter)).await;
     let items = read.map_err(|e| e.to_string()).and_then(|r| r.map_err(|e| e.to_string()));
     let failed = |e| Problem::new(500, "audit_unreadable", format!("the audit can not be read: {e}; check the data partition"));
-    Ok(Json(List { items: items.map_err(failed)? }))
+    Ok(Json(List("operations", items.map_err(failed)?)))
 }
 
 pub(super) async fn target(State(api): State<Api>) -> Json<Observation> {

@@ -93,9 +93,9 @@ async fn a_device_goes_through_its_life() {
     assert_eq!((device["state"].as_str(), device.get("bound_worker_id")), (Some("revoked"), None));
     assert_eq!(api.ask("DELETE", MAC, "").await.0, 204);
     let list = api.expect(("GET", "/v1/devices?state=revoked", Value::Null), 200, "").await;
-    assert_eq!(list["items"], json!([]));
+    assert_eq!(list["devices"], json!([]));
     let operations = api.expect(("GET", "/v1/operations?device=52:54:00:00:00:01&result=ok", Value::Null), 200, "").await;
-    let verbs: Vec<&str> = operations["items"].as_array().unwrap().iter().filter_map(|o| o["verb"].as_str()).collect();
+    let verbs: Vec<&str> = operations["operations"].as_array().unwrap().iter().filter_map(|o| o["verb"].as_str()).collect();
     assert_eq!(verbs, ["register", "bind", "revoke", "purge"]);
 }
 
@@ -109,10 +109,10 @@ async fn k09_a_knocking_device_is_admitted_with_the_key_it_reported() {
         kurrent_core::ledger::Change::Report { mac, uuid: String::new(), public_key: Some(key.clone()), fingerprint: Default::default() };
     api.shared.ledger.submit(report, "device").await.unwrap();
     let knocking = api.expect(("GET", "/v1/knocking", Value::Null), 200, "").await;
-    assert_eq!(knocking["items"][0]["public_key"], key.as_str());
+    assert_eq!(knocking["knocking"][0]["public_key"], key.as_str());
     let device = api.expect(("POST", MAC, json!({"admit": true})), 201, "").await;
     assert_eq!(device["public_key"], key.as_str());
-    assert_eq!(api.ask("GET", "/v1/knocking", "").await.1["items"], json!([]));
+    assert_eq!(api.ask("GET", "/v1/knocking", "").await.1["knocking"], json!([]));
 }
 
 #[tokio::test]

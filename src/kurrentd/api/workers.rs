@@ -43,7 +43,7 @@ fn worker_of<'l>(ledger: &'l Ledger, id: &WorkerId) -> Result<&'l Worker, Proble
 
 pub(super) async fn list(State(api): State<Api>) -> Json<List<View>> {
     let ledger = api.shared.ledger.snapshot();
-    Json(List { items: ledger.workers.values().map(|w| view(&ledger, w)).collect() })
+    Json(List("workers", ledger.workers.values().map(|w| view(&ledger, w)).collect()))
 }
 
 pub(super) async fn one(State(api): State<Api>, path: Segments) -> Result<Json<View>, Problem> {
@@ -53,7 +53,7 @@ pub(super) async fn one(State(api): State<Api>, path: Segments) -> Result<Json<V
 
 pub(super) async fn disks(State(api): State<Api>, path: Segments) -> Result<Json<List<Disk>>, Problem> {
     let ledger = api.shared.ledger.snapshot();
-    Ok(Json(List { items: worker_of(&ledger, &path.read("id")?)?.disks.clone() }))
+    Ok(Json(List("disks", worker_of(&ledger, &path.read("id")?)?.disks.clone())))
 }
 
 #[derive(Deserialize)]

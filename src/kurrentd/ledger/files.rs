@@ -19,8 +19,9 @@ use kurrent_core::ledger::schema::{DevicesFile, LEDGER_VERSION, SettingsFile, Wo
 use kurrent_sys::store::{self, ReplaceError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// 20,000 devices are about 20 MiB; more is not ours.
@@ -63,6 +64,9 @@ pub enum LoadError {
         /// Its version.
         version: u32,
     },
+    /// Another daemon is at work on the same folder.
+    #[error("{0} is used by another kurrentd; end that, or give this one its own spec.stateDir")]
+    InUse(PathBuf),
     /// The folder or a file can not be read or written.
     #[error("{path}: {cause}; check the disk and its permissions", path = .path.display())]
     Io {
@@ -113,6 +117,8 @@ pub struct Files {
     folder: PathBuf,
     durable: Ledger,
     stamps: [Option<Stamp>; 3],
+    /// Held until the end: two daemons on one folder would take each other's writes for edits by hand.
+    _lock: File,
     /// Committed in `intent.json`, not yet in every file.
     unfinished: Option<Vec<(Name, String)>>,
     cut: Cut,
@@ -138,12 +144,14 @@ impl Files {
     pub fn open(folder: &Path) -> Result<(Self, Ledger), LoadError> {
         let failed = |cause| LoadError::Io { path: folder.to_owned(), cause };
         store::private_folder(folder).map_err(failed)?;
+        let lock = lock(folder)?;
         let texts = read_texts(folder)?;
         let first_start = texts.files.iter().all(Option::is_none);
         let ledger = if first_start { Ledger::default() } else { assemble(folder, &texts)? };
         // All checks are behind us: only now may the folder be touched.
         store::sweep(folder).map_err(failed)?;
-        let mut files = Self { folder: folder.to_owned(), durable: ledger.clone(), stamps: [None; 3], unfinished: None, cut: None };
+        let mut files =
+            Self { folder: folder.to_owned(), durable: ledger.clone(), stamps: [None; 3], _lock: lock, unfinished: None, cut: None };
         if texts.intent || first_start {
             let text = |name| if first_start { encode(name, &ledger) } else { current(name, &texts) };
             let all = NAMES
@@ -267,6 +275,17 @@ impl Files {
     #[cfg(test)]
     pub(super) fn cut_with(&mut self, cut: impl FnMut(&str) -> io::Result<()> + Send + 'static) {
         self.cut = Some(Box::new(cut));
+    }
+}
+
+fn lock(folder: &Path) -> Result<File, LoadError> {
+    let path = folder.join("lock");
+    let failed = |cause| LoadError::Io { path: path.clone(), cause };
+    let file = File::options().write(true).create(true).truncate(false).mode(MODE).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(LoadError::InUse(folder.to_owned())),
+        Err(TryLockError::Error(cause)) => Err(failed(cause)),
     }
 }
 

@@ -87,6 +87,7 @@ fn a_change_of_one_file_is_all_or_nothing_wherever_it_is_cut() {
         });
         let after = applied(&empty, [register(1)]);
         let result = files.commit(&after);
+        drop(files);
         let (_, found) = Files::open(folder.path()).unwrap();
         match result {
             Ok(()) => panic!("cut {cut} was not felt"),
@@ -112,6 +113,7 @@ fn a_commit_that_waits_in_the_intent_is_finished_before_the_next_one() {
     assert!(matches!(files.commit(&three), Err(CommitError::NotDone(_))), "the old one first");
     *broken.lock().unwrap() = false;
     files.commit(&three).unwrap();
+    drop(files);
     let (_, found) = Files::open(folder.path()).unwrap();
     assert_eq!((found.devices.len(), found.workers.len(), found.generation), (2, 1, three.generation));
 }
@@ -180,6 +182,15 @@ fn a_record_at_fault_is_named_with_its_line() {
     let line = text.lines().position(|l| l.contains("mac:")).unwrap() + 1;
     let second = text.lines().enumerate().filter(|(_, l)| l.contains("mac:")).nth(1).unwrap().0 + 1;
     assert!(second > line && error.to_string().contains(&format!("devices.yml:{second}:")), "{error}");
+}
+
+#[test]
+fn two_daemons_never_share_a_state_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Files::open(folder.path()).unwrap();
+    assert!(matches!(Files::open(folder.path()), Err(LoadError::InUse(_))));
+    drop(first);
+    assert!(Files::open(folder.path()).is_ok());
 }
 
 #[test]

@@ -152,7 +152,7 @@ impl Appliance {
             Network::Multicast(_) => Command::new(program),
             Network::Bridge(bridge) => bridge.command(program),
         };
-        command.env("KURRENT_SERVER", self.api.url()).env("KURRENT_TOKEN", &self.api.token);
+        command.env("KURRENT_URL", self.api.url()).env("KURRENT_TOKEN", &self.api.token);
         Ok(command)
     }
 

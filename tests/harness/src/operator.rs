@@ -25,7 +25,7 @@ impl Operator<'_> {
     /// Sends a master image.
     pub fn import_master(&self, name: &str, image: &Path) -> Result<()> {
         let image = image.to_str().context("the path of the master is not UTF-8")?;
-        self.0.kurrent(&["master", "import", name, image]).context("import the master").map(drop)
+        self.0.kurrent(&["master", "import", image, "--name", name]).context("import the master").map(drop)
     }
 
     /// Creates a Worker.

@@ -226,7 +226,7 @@ impl Outcome {
             Self::Admitted => "admitted",
             Self::Refreshed => "refreshed",
             Self::KeyStored => "key_stored",
-            Self::Knocking => "knocking",
+            Self::Knocking => "not_registered",
             Self::KeyMismatch => "key_mismatch",
             Self::Revoked => "revoked",
         }

@@ -118,7 +118,7 @@ fn leave(mut lab: Lab, served: Served) -> Result<()> {
     println!("Both machines are left running.");
     println!("  console of the appliance   {} console appliance", this.display());
     println!("  console of the worker      {} console worker0     (root, no password)", this.display());
-    println!("  operator's program         KURRENT_SERVER={url} KURRENT_TOKEN={token} {} device list", program("kurrent")?.display());
+    println!("  operator's program         KURRENT_URL={url} KURRENT_TOKEN={token} {} device list", program("kurrent")?.display());
     println!("  API                        curl -H 'Authorization: Bearer {token}' {url}/v1/status");
     println!("  consoles and captures      {}", lab.run.evidence().display());
     println!("  end them                   {} stop", this.display());
