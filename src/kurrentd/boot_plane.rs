@@ -189,7 +189,12 @@ impl BootPlane {
         };
         self.shared.timelines.mark(mac, Step::Script, now);
         let key = DeviceKey::of_report(form.get("public_key"));
-        let report = Report { mac, uuid: uuid_text(form.get("uuid")), public_key: key.as_ref().map(DeviceKey::text), fingerprint: fingerprint(form) };
+        let report = Report {
+            mac,
+            uuid: uuid_text(form.get("uuid")),
+            public_key: key.as_ref().map(DeviceKey::text),
+            fingerprint: fingerprint(form),
+        };
         let mut ledger = ledger;
         if report.is_news(ledger.device(mac), now) {
             match self.shared.ledger.submit(report.into_change(), &format!("device {mac}")).await {
@@ -201,7 +206,8 @@ impl BootPlane {
             }
         }
         let standing = Standing::of(&ledger, mac);
-        let wait = boot::after_report(standing, ledger.window_open(now.wall), key.is_some(), form.get("polls").parse().unwrap_or(0), jitter());
+        let wait =
+            boot::after_report(standing, ledger.window_open(now.wall), key.is_some(), form.get("polls").parse().unwrap_or(0), jitter());
         let firmware_fault = form.get("error");
         if key.is_none() && !firmware_fault.is_empty() {
             self.shared.timelines.fault(mac, Refusal::of_firmware(firmware_fault).line(), now);
@@ -243,7 +249,9 @@ impl BootPlane {
             Ok(answer) => answer,
             Err(Refused(refusal, _)) if json && !refusal.is_silent() => {
                 let standing = Standing::of(&ledger, mac).word();
-                Answer::Json(serde_json::json!({"mac": mac, "state": standing, "code": refusal.code(), "reason": refusal.line()}).to_string())
+                Answer::Json(
+                    serde_json::json!({"mac": mac, "state": standing, "code": refusal.code(), "reason": refusal.line()}).to_string(),
+                )
             }
             Err(refused) => self.refuse(Some(mac), VERB, refused, now),
         }

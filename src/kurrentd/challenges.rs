@@ -222,7 +222,11 @@ mod tests {
         let _ = issue(&challenges, VICTIM, 60);
         let _ = issue(&challenges, VICTIM, 120);
         let state = challenges.state.lock().unwrap();
-        assert!(std::iter::once(&state.newest).chain(&state.previous).all(|(_, key)| boot_public_key(&prf(key, &[&old.nonce, &VICTIM.0])) != old.server_boot_key));
+        assert!(
+            std::iter::once(&state.newest)
+                .chain(&state.previous)
+                .all(|(_, key)| boot_public_key(&prf(key, &[&old.nonce, &VICTIM.0])) != old.server_boot_key)
+        );
     }
 
     proptest! {

@@ -101,7 +101,9 @@ mod tests {
         for at in 0..good.len() {
             assert!(parse(&good[..at]).is_err(), "cut at {at}");
         }
-        for (from, to) in [(" 1 ", " 256 "), (" 1 ", " -1 "), ("a1a1", "a1"), ("a1a1", "a1a1a1"), ("a1a1", "g1a1"), ("52:54", "52-54"), ("00:ab", "ab")] {
+        for (from, to) in
+            [(" 1 ", " 256 "), (" 1 ", " -1 "), ("a1a1", "a1"), ("a1a1", "a1a1a1"), ("a1a1", "g1a1"), ("52:54", "52-54"), ("00:ab", "ab")]
+        {
             assert!(parse(&good.replacen(from, to, 1)).is_err(), "{from} -> {to}");
         }
     }

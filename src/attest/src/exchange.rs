@@ -100,7 +100,8 @@ mod tests {
         let (server, device) = (SigningKey::from_bytes(&[1; 32]), SigningKey::from_bytes(&[2; 32]));
         let request = request(&server, 0);
         let Ok(reply) = answer(&request, &device, &[6; 32]) else { panic!("refused") };
-        let seen = Answer { challenge: request.challenge, uuid: request.uuid, server_key: request.server_key, device_boot_key: reply.boot_key };
+        let seen =
+            Answer { challenge: request.challenge, uuid: request.uuid, server_key: request.server_key, device_boot_key: reply.boot_key };
         assert_eq!(seen.verify(&device.verifying_key().to_bytes(), &reply.signature), Ok(()));
         let Ok(ours) = seen.session(&[4; 32], Side::Appliance) else { panic!("low order") };
         assert!(reply.session.open(&ours.seal(b"x")).is_ok());

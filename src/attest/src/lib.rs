@@ -40,7 +40,9 @@ impl Refusal {
     #[must_use]
     pub const fn line(self) -> &'static str {
         match self {
-            Self::NoEntropy => "this machine has no source of random numbers (firmware RNG protocol or RDRAND): it can not make a device key",
+            Self::NoEntropy => {
+                "this machine has no source of random numbers (firmware RNG protocol or RDRAND): it can not make a device key"
+            }
             Self::WrongServer => "refused: this server is not the one that this machine trusts",
             Self::Forged => "refused: the server's signature is wrong; somebody on the network pretends to be it",
             Self::BadArguments => "the arguments are wrong: use the boot script of the appliance",

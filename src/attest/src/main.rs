@@ -20,8 +20,8 @@ mod program {
     use kurrent_attest::arguments::{Order, Request, parse};
     use kurrent_attest::exchange::{Pin, accept, answer};
     use kurrent_handshake::{
-        VARIABLE_ANSWER, VARIABLE_BOOT_KEY, VARIABLE_ERROR, VARIABLE_KEY, VARIABLE_MEMORY_SPEED, VARIABLE_MEMORY_TOTAL, VARIABLE_MEMORY_TYPE,
-        VARIABLE_PUBLIC_KEY, VARIABLE_SERVER, VARIABLE_SESSION,
+        VARIABLE_ANSWER, VARIABLE_BOOT_KEY, VARIABLE_ERROR, VARIABLE_KEY, VARIABLE_MEMORY_SPEED, VARIABLE_MEMORY_TOTAL,
+        VARIABLE_MEMORY_TYPE, VARIABLE_PUBLIC_KEY, VARIABLE_SERVER, VARIABLE_SESSION,
     };
     use uefi::{Status, entry, println};
     use zeroize::Zeroizing;

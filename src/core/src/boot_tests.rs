@@ -1,3 +1,5 @@
+//! The tables of boot-chain 3 and 4, state by state.
+
 use super::*;
 use crate::id::{OsTag, disk_file_name, disk_nqn};
 use crate::ledger::{DiskSource, Fingerprint, Source, Worker};
@@ -40,7 +42,8 @@ fn device(mac: MacAddr, state: DeviceState, key: bool, keyless_allowed: bool) ->
 
 fn ledger(device: Option<Device>, with_disk: bool) -> Ledger {
     let mut ledger = Ledger::default();
-    let (worker, os, tag): (WorkerId, crate::id::OsName, _) = ("w1".parse().unwrap(), "debian".parse().unwrap(), OsTag::from_random([1; 6]));
+    let (worker, os, tag): (WorkerId, crate::id::OsName, _) =
+        ("w1".parse().unwrap(), "debian".parse().unwrap(), OsTag::from_random([1; 6]));
     let disk = Disk {
         os_tag: tag.clone(),
         nqn: disk_nqn(&Config::default().agent.nqn_base, &worker, &os, &tag),
@@ -77,7 +80,14 @@ fn config(enforcement: bool) -> Config {
 }
 
 /// What boot-chain 3 and 4 say, written a second time as a table of rules in another order than the program's.
-fn expected(state: Option<DeviceState>, key: bool, keyless_allowed: bool, enforcement: bool, evidence: Evidence, disk: bool) -> Result<Proven, Refusal> {
+fn expected(
+    state: Option<DeviceState>,
+    key: bool,
+    keyless_allowed: bool,
+    enforcement: bool,
+    evidence: Evidence,
+    disk: bool,
+) -> Result<Proven, Refusal> {
     let refused = match (state, evidence) {
         (None | Some(DeviceState::Pooled), _) => Some(Refusal::NotBound),
         (Some(DeviceState::Revoked), _) => Some(Refusal::Revoked),
@@ -126,7 +136,9 @@ fn k10_k21_k28_the_table_holds_in_every_state() {
 #[test]
 fn with_enforcement_only_a_genuine_answer_or_an_explicit_allowance_boots() {
     for evidence in EVIDENCE {
-        let bound = |key, keyless| boot_vars(&ledger(Some(device(MAC, DeviceState::Bound, key, keyless)), true), &config(true), MAC, evidence).is_ok();
+        let bound = |key, keyless| {
+            boot_vars(&ledger(Some(device(MAC, DeviceState::Bound, key, keyless)), true), &config(true), MAC, evidence).is_ok()
+        };
         assert_eq!(bound(true, false), evidence == Evidence::Genuine, "{evidence:?}");
         assert_eq!(bound(true, true), evidence == Evidence::Genuine, "a stored key must be proven: {evidence:?}");
         assert!(!bound(false, false), "{evidence:?}");
@@ -168,8 +180,22 @@ fn who_asks_is_the_holder_of_the_address_and_never_a_revoked_machine() {
 fn every_refusal_has_its_code_and_only_the_silent_ones_have_no_line() {
     use Refusal::*;
     let all = [
-        NoMac, MacMismatch, Revoked, NotBound, NoKey, MissingSig, NonceUnknown, NonceExpired, VerifyFailed, WrongServer, Firmware, NoDisk,
-        NotReady, NoChannel, TooMany, Unavailable,
+        NoMac,
+        MacMismatch,
+        Revoked,
+        NotBound,
+        NoKey,
+        MissingSig,
+        NonceUnknown,
+        NonceExpired,
+        VerifyFailed,
+        WrongServer,
+        Firmware,
+        NoDisk,
+        NotReady,
+        NoChannel,
+        TooMany,
+        Unavailable,
     ];
     let codes: std::collections::BTreeSet<&str> = all.iter().map(|r| r.code()).collect();
     assert_eq!(codes.len(), all.len());
@@ -183,7 +209,9 @@ fn every_refusal_has_its_code_and_only_the_silent_ones_have_no_line() {
 #[test]
 fn pinning_is_open_with_the_window_or_by_binding() {
     use Standing::*;
-    for (standing, window, may) in [(Unknown, false, false), (Pooled, false, false), (Bound, false, true), (Unknown, true, true), (Pooled, true, true)] {
+    for (standing, window, may) in
+        [(Unknown, false, false), (Pooled, false, false), (Bound, false, true), (Unknown, true, true), (Pooled, true, true)]
+    {
         assert_eq!(may_pin(standing, window), may, "{standing:?} {window}");
     }
 }

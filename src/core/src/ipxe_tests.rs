@@ -1,9 +1,10 @@
+//! Whatever text comes in, scripts keep their shape. The texts themselves: `src/core/tests/golden_ipxe.rs`.
+
 use super::*;
 use crate::config::Config;
 use crate::id::{OsTag, disk_file_name, disk_nqn, host_nqn};
 use crate::ledger::{Disk, DiskSource};
 use proptest::prelude::*;
-use std::path::Path;
 
 const SERVER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 77, 0, 1), 80);
 const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
@@ -27,36 +28,13 @@ fn grant(worker: &str, os: &str, version: &str) -> Option<Grant> {
     Some(Grant { host: host_nqn(&base, &worker, 3), worker, disk, epoch: 3, nqn_base: base, storager: *SERVER.ip() })
 }
 
-fn challenge() -> Challenge {
-    Challenge { nonce: [0xa1; 32], mac: MAC.0, server_boot_key: [0xb2; 32], flags: 1 }
-}
-
-/// Compares with `tests/golden/ipxe/<name>`; `UPDATE=1` rewrites it, the diff is reviewed.
-fn check_golden(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/ipxe").join(name);
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, text).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}; UPDATE=1 makes it", path.display()));
-    assert_eq!(text, expected, "{name} differs from {}", path.display());
-}
-
-#[test]
-fn scripts_are_as_reviewed() {
-    check_golden("autoexec.ipxe", &autoexec(SERVER));
-    check_golden("boot.ipxe", &boot_script(SERVER));
-    let wait = Wait { secs: 3, reason: "registered; waiting to be bound to a worker".into() };
-    check_golden("report-pooled.ipxe", &wait_script(Standing::Pooled, &wait, false));
-    check_golden("report-renew.ipxe", &wait_script(Standing::Pooled, &wait, true));
-    check_golden("refused.ipxe", &wait_script(Standing::Bound, &crate::boot::Refusal::VerifyFailed.wait(128), false));
-    check_golden("challenge.ipxe", &challenge_script(&challenge(), &[0xc3; 32], &[0xd4; 64]));
-    check_golden("boot-vars-nvme.ipxe", &grant_script(&grant("w1", "debian", "12").unwrap(), MAC, BootId::from_random([7; 8]), SERVER));
-    check_golden("boot-vars-no-version.ipxe", &grant_script(&grant("w1", "debian", "").unwrap(), MAC, BootId::from_random([7; 8]), SERVER));
-}
-
 #[test]
 fn templates_are_filled_whole_and_every_goto_has_its_label() {
-    for script in [autoexec(SERVER), boot_script(SERVER), grant_script(&grant("w1", "debian", "12").unwrap(), MAC, BootId::from_random([7; 8]), SERVER)] {
+    for script in [
+        autoexec(SERVER),
+        boot_script(SERVER),
+        grant_script(&grant("w1", "debian", "12").unwrap(), MAC, BootId::from_random([7; 8]), SERVER),
+    ] {
         assert!(script.starts_with("#!ipxe\n") && script.ends_with('\n') && !script.contains("{{"), "{script}");
         for target in script.split("goto ").skip(1).filter_map(|rest| rest.split_whitespace().next()) {
             assert!(script.lines().any(|l| l == format!(":{target}")), "no label :{target}");

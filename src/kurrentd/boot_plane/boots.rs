@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn the_initrd_is_a_cpio_that_the_kernel_unpacks() {
         let archive = as_initrd(b"sealed octets").unwrap();
-        assert!(archive.starts_with(b"070701") && archive.len() % 4 == 0);
+        assert!(archive.starts_with(b"070701") && archive.len().is_multiple_of(4));
         let folder = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("cpio")
             .args(["-idm", "--quiet"])

@@ -45,7 +45,8 @@ impl Bench {
 
     /// A Worker with a disk.
     pub(crate) async fn worker(&self, id: &str) {
-        let (worker, os, os_tag): (WorkerId, kurrent_core::id::OsName, _) = (id.parse().unwrap(), "debian".parse().unwrap(), OsTag::from_random([1; 6]));
+        let (worker, os, os_tag): (WorkerId, kurrent_core::id::OsName, _) =
+            (id.parse().unwrap(), "debian".parse().unwrap(), OsTag::from_random([1; 6]));
         self.change(Change::CreateWorker { worker: worker.clone() }).await;
         let disk = Disk {
             nqn: disk_nqn(&self.plane.shared.config.agent.nqn_base, &worker, &os, &os_tag),
@@ -131,7 +132,9 @@ fn text(answer: Answer) -> String {
 
 pub(crate) fn report_form(mac: &str, device: &SigningKey) -> String {
     let key = hex::encode(device.verifying_key().as_bytes());
-    format!("mac={mac}&uuid=&manufacturer=QEMU&product=PC%20(Q35)&serial=1&cpu_model=x&memory_total=256&memory_type=RAM&memory_speed=0&nic_chip=SNP&nic_busid=1&public_key={key}")
+    format!(
+        "mac={mac}&uuid=&manufacturer=QEMU&product=PC%20(Q35)&serial=1&cpu_model=x&memory_total=256&memory_type=RAM&memory_speed=0&nic_chip=SNP&nic_busid=1&public_key={key}"
+    )
 }
 
 /// The value that a script sets.
@@ -142,7 +145,12 @@ pub(crate) fn set<'a>(script: &'a str, name: &str) -> &'a str {
 pub(crate) fn read_challenge(script: &str, mac: &str) -> Result<(Challenge, [u8; 32]), String> {
     let hex32 = |name| verify::octets::<32>(set(script, name)).ok_or_else(|| script.to_owned());
     let mac: MacAddr = mac.parse().unwrap();
-    let challenge = Challenge { nonce: hex32("knonce")?, mac: mac.0, server_boot_key: hex32("kserverboot")?, flags: set(script, "kflags").parse().unwrap() };
+    let challenge = Challenge {
+        nonce: hex32("knonce")?,
+        mac: mac.0,
+        server_boot_key: hex32("kserverboot")?,
+        flags: set(script, "kflags").parse().unwrap(),
+    };
     let server = hex32("kserver")?;
     challenge.verify(&server, &verify::octets(set(script, "ksig")).unwrap()).unwrap();
     Ok((challenge, server))
@@ -175,7 +183,14 @@ async fn k05_a_machine_reports_waits_is_bound_proves_itself_and_gets_sealed_cred
     let (challenge, server) = bench.challenge(MAC, now).unwrap();
     let (fields, session) = answer_form(challenge, server, &device);
     let script = text(bench.boot_vars(&fields, now));
-    for (name, value) in [("hostname", "w1"), ("os", "debian"), ("os-version", "12"), ("os-tag", "010101010101"), ("storager-ip", "10.77.0.1"), ("method", "nvme")] {
+    for (name, value) in [
+        ("hostname", "w1"),
+        ("os", "debian"),
+        ("os-version", "12"),
+        ("os-tag", "010101010101"),
+        ("storager-ip", "10.77.0.1"),
+        ("method", "nvme"),
+    ] {
         assert_eq!(set(&script, name), value, "{script}");
     }
     let boot_id = script.split("kurrent.boot=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
@@ -183,7 +198,10 @@ async fn k05_a_machine_reports_waits_is_bound_proves_itself_and_gets_sealed_cred
     let at = archive.windows(8).position(|w| w == kurrent_handshake::SEALED_MAGIC).unwrap();
     let sealed = (at..archive.len()).rev().find_map(|end| session.open(&archive[at..end]).ok()).expect("the device can open it");
     let credentials = Credentials::parse(&sealed).unwrap();
-    assert_eq!((credentials.worker.as_str(), credentials.boot_id.as_str(), credentials.address), ("w1", boot_id.as_str(), Ipv4Addr::LOCALHOST));
+    assert_eq!(
+        (credentials.worker.as_str(), credentials.boot_id.as_str(), credentials.address),
+        ("w1", boot_id.as_str(), Ipv4Addr::LOCALHOST)
+    );
     let secret = credentials.host_secret.clone();
     assert!(!format!("{script:?}{archive:?}{:?}", bench.audited()).contains(secret.reveal()), "secrets are only inside the seal");
 
@@ -350,7 +368,9 @@ async fn the_existing_firmwares_p256_answers_verify_in_both_spellings() {
         let sig = base64::engine::general_purpose::STANDARD.encode(signature.to_der());
         with_plus += usize::from(sig.contains('+'));
         let other: WorkerId = "w2".parse().unwrap();
-        let of = |signature: &str, worker| verify::evidence(&key, &Claim { signature, boot_key: "", uuid: "" }, None, &outstanding, Some(worker));
+        let of = |signature: &str, worker| {
+            verify::evidence(&key, &Claim { signature, boot_key: "", uuid: "" }, None, &outstanding, Some(worker))
+        };
         assert_eq!(of(&sig, &worker), Evidence::Genuine);
         assert_eq!(of(&sig.replace('+', " "), &worker), Evidence::Genuine);
         assert_eq!(of(&sig, &other), Evidence::Wrong);

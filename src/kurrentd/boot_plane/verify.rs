@@ -90,7 +90,13 @@ impl Claim<'_> {
 
 /// What `claim` proves about the holder of `key`. `answer` is [`Claim::answer`].
 #[must_use]
-pub fn evidence(key: &DeviceKey, claim: &Claim<'_>, answer: Option<&Answer>, outstanding: &Outstanding, worker: Option<&WorkerId>) -> Evidence {
+pub fn evidence(
+    key: &DeviceKey,
+    claim: &Claim<'_>,
+    answer: Option<&Answer>,
+    outstanding: &Outstanding,
+    worker: Option<&WorkerId>,
+) -> Evidence {
     let genuine = match key {
         DeviceKey::Ed25519(key) => {
             let (Some(answer), Some(signature)) = (answer, octets(claim.signature)) else { return Evidence::Nothing };

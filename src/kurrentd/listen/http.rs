@@ -96,7 +96,9 @@ pub async fn serve_on(plane: Arc<BootPlane>, listener: TcpListener, limits: Limi
             }
         };
         // Too many: closed at once. A machine asks again; the ones being served are not disturbed.
-        let (Ok(permit), Some(place)) = (Arc::clone(&all).try_acquire_owned(), per_address.take(&peer, limits.per_address)) else { continue };
+        let (Ok(permit), Some(place)) = (Arc::clone(&all).try_acquire_owned(), per_address.take(&peer, limits.per_address)) else {
+            continue;
+        };
         let plane = Arc::clone(&plane);
         tokio::spawn(async move {
             connection(plane, stream, peer, limits).await;
@@ -135,7 +137,8 @@ async fn connection(plane: Arc<BootPlane>, stream: TcpStream, peer: SocketAddr, 
 async fn respond(plane: &BootPlane, address: Ipv4Addr, request: Request<Incoming>, limits: Limits) -> Response<Body> {
     let peer = plane.peer(address);
     let path = request.uri().path().to_owned();
-    let response = if plane.is_silenced(peer, "http") { empty(StatusCode::NOT_FOUND) } else { route(plane, peer, &path, request, limits).await };
+    let response =
+        if plane.is_silenced(peer, "http") { empty(StatusCode::NOT_FOUND) } else { route(plane, peer, &path, request, limits).await };
     tracing::debug!(%address, path, status = response.status().as_u16(), "boot plane");
     response
 }

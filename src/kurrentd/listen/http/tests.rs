@@ -69,7 +69,8 @@ struct Reply {
 
 impl Reply {
     fn of(octets: &[u8]) -> Self {
-        let end = octets.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(octets)));
+        let end =
+            octets.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(octets)));
         let head = String::from_utf8(octets[..end].to_vec()).unwrap();
         Self { status: head.split(' ').nth(1).unwrap().parse().unwrap(), head, body: octets[end + 4..].to_vec() }
     }
@@ -87,13 +88,19 @@ impl Reply {
 async fn every_answer_says_its_length_as_the_most_literal_client_reads_it() {
     let server = served(Limits::default()).await;
     server.put("kurrent-attest.efi", b"MZ program");
-    for (path, status) in [("/boot.ipxe", 200), ("/files/kurrent-attest.efi", 200), ("/files/autoexec.ipxe", 200), ("/nothing", 404), ("/boot-vars", 405)] {
+    for (path, status) in
+        [("/boot.ipxe", 200), ("/files/kurrent-attest.efi", 200), ("/files/autoexec.ipxe", 200), ("/nothing", 404), ("/boot-vars", 405)]
+    {
         let reply = server.get(path, "").await;
         assert_eq!(reply.status, status, "{path}");
         assert_eq!(reply.header("Content-Length").and_then(|l| l.parse().ok()), Some(reply.body.len()), "{path}: {}", reply.head);
         assert!(!reply.head.to_lowercase().contains("transfer-encoding"), "{path}");
         let head = Reply::of(&server.raw(format!("HEAD {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await);
-        assert_eq!((head.status, head.header("Content-Length"), head.body.len()), (status, reply.header("Content-Length"), 0), "HEAD {path}");
+        assert_eq!(
+            (head.status, head.header("Content-Length"), head.body.len()),
+            (status, reply.header("Content-Length"), 0),
+            "HEAD {path}"
+        );
     }
     assert_eq!(server.get("/boot.ipxe", "").await.text(), ipxe_text(&server));
     assert_eq!(server.get("/boot-vars", "").await.header("Allow"), Some("POST"));
@@ -112,7 +119,13 @@ async fn files_are_streamed_whole_in_parts_and_over_one_connection() {
     let whole = server.get("/files/worker/vmlinuz", "").await;
     assert!(whole.status == 200 && whole.body == kernel);
     assert_eq!(whole.header("Accept-Ranges"), Some("bytes"));
-    for (range, first, last) in [("0-0", 0, 0), ("65535-65536", 65_535, 65_536), ("300000-", 300_000, 300_000), ("-100000", 200_001, 300_000), ("1-999999", 1, 300_000)] {
+    for (range, first, last) in [
+        ("0-0", 0, 0),
+        ("65535-65536", 65_535, 65_536),
+        ("300000-", 300_000, 300_000),
+        ("-100000", 200_001, 300_000),
+        ("1-999999", 1, 300_000),
+    ] {
         let part = server.get("/files/worker/vmlinuz", &format!("Range: bytes={range}\r\n")).await;
         assert_eq!(part.status, 206, "{range}");
         assert!(part.body == kernel[first..=last], "{range}");
@@ -139,9 +152,23 @@ async fn only_names_of_the_table_are_served() {
     server.put("other", b"x");
     std::os::unix::fs::symlink("/etc/passwd", server.bench.folder.path().join("files/link")).unwrap();
     for path in [
-        "/files/", "/files/other", "/files/link", "/files/../state/secrets/server.key", "/files/%2e%2e/state/devices.yml", "/files/worker",
-        "/files//worker/vmlinuz", "/files/worker/../worker/vmlinuz", "/files/worker/vmlinuz/", "/files/snponly.efi", "/stage1/0123456789abcdef/sealed",
-        "/stage1/../sealed", "/stage1//sealed", "//boot.ipxe", "/BOOT.IPXE", "/", "/v1/devices",
+        "/files/",
+        "/files/other",
+        "/files/link",
+        "/files/../state/secrets/server.key",
+        "/files/%2e%2e/state/devices.yml",
+        "/files/worker",
+        "/files//worker/vmlinuz",
+        "/files/worker/../worker/vmlinuz",
+        "/files/worker/vmlinuz/",
+        "/files/snponly.efi",
+        "/stage1/0123456789abcdef/sealed",
+        "/stage1/../sealed",
+        "/stage1//sealed",
+        "//boot.ipxe",
+        "/BOOT.IPXE",
+        "/",
+        "/v1/devices",
     ] {
         let reply = server.get(path, "").await;
         assert_eq!((reply.status, reply.body.len()), (404, 0), "{path}");
@@ -217,11 +244,8 @@ async fn what_is_oversized_or_malformed_is_refused_and_the_server_lives_on() {
 async fn slow_clients_are_cut_off_and_do_not_keep_others_out() {
     let server = served(Limits { read: Duration::from_millis(300), ..Limits::default() }).await;
     // One sends nothing, one a head without end, one a form without end.
-    let starts: [&[u8]; 3] = [
-        b"",
-        b"GET /boot.ipxe HTTP/1.1\r\nHost:",
-        b"POST /devices/report HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nmac=",
-    ];
+    let starts: [&[u8]; 3] =
+        [b"", b"GET /boot.ipxe HTTP/1.1\r\nHost:", b"POST /devices/report HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nmac="];
     let mut slow = Vec::new();
     for start in starts {
         let mut stream = server.connect().await;
@@ -231,7 +255,9 @@ async fn slow_clients_are_cut_off_and_do_not_keep_others_out() {
     assert_eq!(server.get("/boot.ipxe", "").await.status, 200);
     for (at, stream) in slow.iter_mut().enumerate() {
         let mut rest = Vec::new();
-        let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest)).await.unwrap_or_else(|_| panic!("slow client {at} is still connected"));
+        let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest))
+            .await
+            .unwrap_or_else(|_| panic!("slow client {at} is still connected"));
         assert!(!rest.starts_with(b"HTTP/1.1 200"), "slow client {at}");
     }
 }
