@@ -212,7 +212,10 @@ fn lease_text(interface: &str, state: &State, have: Option<&Terms>, now: Now) ->
     let end = since.after(Duration::from_secs(u64::from(terms.lease_secs)));
     let expires = match terms.lease_secs {
         u32::MAX => "never".to_owned(),
-        _ => now.wall.saturating_add(end.since(now.mono)).map_or_else(|_| "never".to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+        _ => now
+            .wall
+            .saturating_add(end.since(now.mono))
+            .map_or_else(|_| "never".to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
     };
     let _ = write!(text, "server={}\nexpires={expires}\n", terms.server);
     text

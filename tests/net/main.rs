@@ -1,1 +1,10 @@
-fn main() {}
+//! The network layer: the real `kurrentd` in a network namespace, independent clients in others (`make test-net`, as root).
+//!
+//! Whoever asks for these tests and cannot run them (no privilege, a client program missing) gets a failure, never a pass.
+
+mod dhcp;
+mod net;
+mod raw_dhcp;
+mod raw_tftp;
+mod tftp;
+mod uplink;

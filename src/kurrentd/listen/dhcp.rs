@@ -163,7 +163,8 @@ impl Server {
         }
         let ledger = self.shared.ledger.snapshot();
         let config = &self.shared.config;
-        let view = View { dhcp: &config.dhcp, network: &config.boot_network, boot_port: config.boot_port, ledger: &ledger, leases: &self.table };
+        let view =
+            View { dhcp: &config.dhcp, network: &config.boot_network, boot_port: config.boot_port, ledger: &ledger, leases: &self.table };
         let Decision { change, reply, reason } = decide(&request, &view, now);
         let record = change.and_then(|change| self.table.apply(change, now));
         let address = reply.as_ref().map(|(packet, _)| packet.yiaddr);
@@ -219,7 +220,8 @@ impl Server {
                 self.audited.clear();
             }
             self.audited.insert(mac, now.mono);
-            let event = Event { actor: format!("device {mac}"), verb: "dhcp", device: Some(mac), object: String::new(), result: "revoked".into() };
+            let event =
+                Event { actor: format!("device {mac}"), verb: "dhcp", device: Some(mac), object: String::new(), result: "revoked".into() };
             self.shared.audit.record(event);
         }
     }

@@ -45,9 +45,9 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
 
 fn explain(error: &io::Error, address: Ipv4Addr) -> anyhow::Error {
     match error.kind() {
-        ErrorKind::AddrInUse => anyhow::anyhow!(
-            "another program has it: find it with `ss -ulpn 'sport = :69'` and stop it, or set spec.tftp.enabled to false"
-        ),
+        ErrorKind::AddrInUse => {
+            anyhow::anyhow!("another program has it: find it with `ss -ulpn 'sport = :69'` and stop it, or set spec.tftp.enabled to false")
+        }
         ErrorKind::AddrNotAvailable => anyhow::anyhow!("no interface has the address {address}: give it to the boot interface first"),
         ErrorKind::PermissionDenied => anyhow::anyhow!("it needs CAP_NET_BIND_SERVICE and CAP_NET_RAW: run kurrentd as root"),
         _ => anyhow::anyhow!("{error}"),
@@ -80,7 +80,9 @@ impl Files for Names {
         }
         match open(&config.files_dir, known) {
             Ok((file, size)) => Found::File(file, size),
-            Err(e) => Found::Fault(format!("{}/{known}: {e}; install the loaders or correct spec.boot.filesDir", config.files_dir.display())),
+            Err(e) => {
+                Found::Fault(format!("{}/{known}: {e}; install the loaders or correct spec.boot.filesDir", config.files_dir.display()))
+            }
         }
     }
 }
@@ -128,7 +130,17 @@ mod tests {
 
     #[test]
     fn names_are_found_as_real_clients_write_them() {
-        for name in ["snponly.efi", "/snponly.efi", "//snponly.efi", "\\snponly.efi", "SNPONLY.EFI", "./snponly.efi", ".//snponly.efi", "snponly.efi ", "/./snponly.efi"] {
+        for name in [
+            "snponly.efi",
+            "/snponly.efi",
+            "//snponly.efi",
+            "\\snponly.efi",
+            "SNPONLY.EFI",
+            "./snponly.efi",
+            ".//snponly.efi",
+            "snponly.efi ",
+            "/./snponly.efi",
+        ] {
             assert_eq!(known_name(name), Some("snponly.efi"), "{name:?}");
         }
         assert_eq!(known_name("/autoexec.ipxe"), Some(AUTOEXEC));
@@ -136,7 +148,9 @@ mod tests {
 
     #[test]
     fn nothing_else_is_a_name() {
-        for name in ["", "/", "..", "../snponly.efi", "a/snponly.efi", "/etc/passwd", "snponly.efi/..", "snponly", "kurrent.yaml", "snponly.efi\0x"] {
+        for name in
+            ["", "/", "..", "../snponly.efi", "a/snponly.efi", "/etc/passwd", "snponly.efi/..", "snponly", "kurrent.yaml", "snponly.efi\0x"]
+        {
             assert_eq!(known_name(name), None, "{name:?}");
         }
     }

@@ -43,7 +43,9 @@ impl Content {
     pub(crate) fn of_file(file: File, size: u64, mode: Mode) -> io::Result<Self> {
         match mode {
             Mode::Octet => Ok(Self::File { file: Arc::new(file), size, piece: Vec::new(), piece_at: 0 }),
-            Mode::Netascii if size > MAX_NETASCII_BYTES => Err(io::Error::new(io::ErrorKind::FileTooLarge, "too large for netascii; ask in octet mode")),
+            Mode::Netascii if size > MAX_NETASCII_BYTES => {
+                Err(io::Error::new(io::ErrorKind::FileTooLarge, "too large for netascii; ask in octet mode"))
+            }
             Mode::Netascii => {
                 let mut octets = vec![0; usize::try_from(size).unwrap_or(0)];
                 file.read_exact_at(&mut octets, 0)?;

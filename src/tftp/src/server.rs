@@ -117,7 +117,13 @@ pub async fn serve(socket: UdpSocket, open: OpenTransfer, files: Arc<dyn Files>,
     }
 }
 
-async fn answer(socket: &UdpSocket, client: Ipv4Addr, request: Option<ReadRequest>, files: Arc<dyn Files>, limits: Limits) -> io::Result<()> {
+async fn answer(
+    socket: &UdpSocket,
+    client: Ipv4Addr,
+    request: Option<ReadRequest>,
+    files: Arc<dyn Files>,
+    limits: Limits,
+) -> io::Result<()> {
     let Some(request) = request else {
         // Revoked machines get no answer to a write either.
         let found = tokio::task::spawn_blocking(move || files.find(client, None)).await?;
@@ -161,7 +167,10 @@ async fn transfer(socket: &UdpSocket, request: &ReadRequest, mut content: Conten
                         Ok(payload) => payload,
                         Err(error) => {
                             tracing::warn!(name = ?request.name, %error, "TFTP: reading a file that is being sent");
-                            return socket.send(&wire::error(ErrorCode::Undefined, "the file cannot be read; see the server's log")).await.map(drop);
+                            return socket
+                                .send(&wire::error(ErrorCode::Undefined, "the file cannot be read; see the server's log"))
+                                .await
+                                .map(drop);
                         }
                     };
                     datagram.clear();
@@ -202,7 +211,8 @@ async fn send(socket: &UdpSocket, octets: &[u8]) -> io::Result<()> {
 /// # Errors
 /// The kernel's.
 pub fn bind(address: IpAddr, port: u16, interface: Option<&str>) -> io::Result<UdpSocket> {
-    let socket = socket2::Socket::new(socket2::Domain::for_address((address, port).into()), socket2::Type::DGRAM.nonblocking().cloexec(), None)?;
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address((address, port).into()), socket2::Type::DGRAM.nonblocking().cloexec(), None)?;
     if let Some(interface) = interface {
         socket.bind_device(Some(interface.as_bytes()))?;
     }

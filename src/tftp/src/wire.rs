@@ -112,7 +112,9 @@ fn read_request(rest: &[u8]) -> Option<ReadRequest> {
         let number = std::str::from_utf8(value).ok().filter(|t| t.bytes().all(|b| b.is_ascii_digit())).and_then(|t| t.parse::<u64>().ok());
         let Some(number) = number else { continue };
         match key.to_ascii_lowercase().as_slice() {
-            b"blksize" if asked.block_bytes.is_none() => asked.block_bytes = u16::try_from(number).ok().filter(|n| (8..=65_464).contains(n)),
+            b"blksize" if asked.block_bytes.is_none() => {
+                asked.block_bytes = u16::try_from(number).ok().filter(|n| (8..=65_464).contains(n))
+            }
             b"timeout" if asked.timeout_secs.is_none() => asked.timeout_secs = u8::try_from(number).ok().filter(|n| *n > 0),
             b"utimeout" if asked.timeout_micros.is_none() => {
                 asked.timeout_micros = u32::try_from(number).ok().filter(|n| (10_000..=255_000_000).contains(n));
@@ -204,13 +206,26 @@ mod tests {
 
     #[test]
     fn options_are_read_in_any_case_and_order() {
-        let expected = Asked { block_bytes: Some(1468), timeout_secs: Some(3), timeout_micros: Some(500_000), size: true, window_blocks: Some(16) };
+        let expected =
+            Asked { block_bytes: Some(1468), timeout_secs: Some(3), timeout_micros: Some(500_000), size: true, window_blocks: Some(16) };
         assert_eq!(asked("f\0OCTET\0BlkSize\x001468\0tsize\x000\0windowsize\x0016\0timeout\x003\0utimeout\x00500000\0"), expected);
     }
 
     #[test]
     fn options_out_of_range_or_unreadable_are_as_good_as_absent() {
-        for text in ["blksize\x007", "blksize\x0065465", "blksize\x00-5", "blksize\x00", "timeout\x000", "timeout\x00256", "windowsize\x000", "utimeout\x005", "x\x001", "blksize\x0099999999999999999999", "tsize\x00+1"] {
+        for text in [
+            "blksize\x007",
+            "blksize\x0065465",
+            "blksize\x00-5",
+            "blksize\x00",
+            "timeout\x000",
+            "timeout\x00256",
+            "windowsize\x000",
+            "utimeout\x005",
+            "x\x001",
+            "blksize\x0099999999999999999999",
+            "tsize\x00+1",
+        ] {
             assert_eq!(asked(&format!("f\0octet\0{text}\0")), Asked::default(), "{text:?}");
         }
     }

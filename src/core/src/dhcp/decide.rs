@@ -184,9 +184,7 @@ fn discover(request: &Request, view: &View<'_>, now: Now) -> Decision {
 fn request_address(request: &Request, view: &View<'_>, now: Now) -> Decision {
     let ciaddr = Some(request.ciaddr).filter(|a| !a.is_unspecified());
     match (request.server_id, request.requested, ciaddr) {
-        (Some(server), ..) if server != view.network.address => {
-            Decision::note(Change::Withdraw { mac: request.mac }, Reason::OtherServer)
-        }
+        (Some(server), ..) if server != view.network.address => Decision::note(Change::Withdraw { mac: request.mac }, Reason::OtherServer),
         // SELECTING. It answers our offer, so a NAK is ours to give.
         (Some(_), Some(address), None) => match view.claim(request.mac, address, now) {
             Claim::Own | Claim::Free => view.grant(request, ReplyKind::Ack, address),
@@ -232,7 +230,12 @@ fn inform(request: &Request, view: &View<'_>) -> Decision {
 }
 
 fn give_back(
-    request: &Request, view: &View<'_>, now: Now, address: Ipv4Addr, change: impl Fn(Ipv4Addr) -> Change, reason: Reason,
+    request: &Request,
+    view: &View<'_>,
+    now: Now,
+    address: Ipv4Addr,
+    change: impl Fn(Ipv4Addr) -> Change,
+    reason: Reason,
 ) -> Decision {
     if request.server_id.is_some_and(|server| server != view.network.address) {
         return Decision::silence(Reason::OtherServer);

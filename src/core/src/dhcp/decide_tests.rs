@@ -210,7 +210,10 @@ fn inform_gets_parameters_without_lease_or_address() {
     let mut world = World::default();
     let asked = Request { ciaddr: address(9), ..request(INFORM, mac(1), &[]) };
     let (packet, to) = world.ask(&asked, at(0)).reply.unwrap();
-    assert_eq!((packet.yiaddr, packet.options.bytes(option::LEASE_TIME), to), (Ipv4Addr::UNSPECIFIED, None, Destination::Client(address(9))));
+    assert_eq!(
+        (packet.yiaddr, packet.options.bytes(option::LEASE_TIME), to),
+        (Ipv4Addr::UNSPECIFIED, None, Destination::Client(address(9)))
+    );
 }
 
 #[test]
@@ -243,7 +246,12 @@ fn relays_of_other_networks_are_met_with_silence_and_link_selection_counts() {
 fn what_contradicts_itself_is_met_with_silence() {
     let mut world = World::default();
     let own = held(&mut world, mac(1));
-    for asked in [request(REQUEST, mac(1), &[]), request(REQUEST, mac(1), &[(54, &SERVER.octets())]), Request { ciaddr: address(9), ..select(mac(1), own) }, request(INFORM, mac(1), &[])] {
+    for asked in [
+        request(REQUEST, mac(1), &[]),
+        request(REQUEST, mac(1), &[(54, &SERVER.octets())]),
+        Request { ciaddr: address(9), ..select(mac(1), own) },
+        request(INFORM, mac(1), &[]),
+    ] {
         assert_eq!(world.ask(&asked, at(1)).reason, Reason::Contradictory, "{asked:?}");
     }
 }
@@ -284,7 +292,8 @@ fn a_wall_clock_that_jumps_does_not_end_leases() {
 #[test]
 fn leases_survive_a_restart_and_none_is_longer_than_a_lease() {
     let mut world = World::with_range(100, 101);
-    let records = [1, 2].map(|n| world.leases.apply(Change::Bind { mac: mac(n), address: address(99 + n), secs: 3600 }, at(n.into())).unwrap());
+    let records =
+        [1, 2].map(|n| world.leases.apply(Change::Bind { mac: mac(n), address: address(99 + n), secs: 3600 }, at(n.into())).unwrap());
     let range = super::super::lease::Range::new(address(100), address(101), []);
     let late = Now { mono: at(5).mono, wall: at(3602).wall };
     let restored = Leases::restore(range, &records, 3600, late);
@@ -308,7 +317,14 @@ struct Act {
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let act = (1u8..12, prop::sample::select(vec![1u8, 1, 3, 3, 3, 4, 7, 8]), prop::option::of(98u8..108), 0u8..4, prop::option::of(98u8..108), 0u64..900)
+    let act = (
+        1u8..12,
+        prop::sample::select(vec![1u8, 1, 3, 3, 3, 4, 7, 8]),
+        prop::option::of(98u8..108),
+        0u8..4,
+        prop::option::of(98u8..108),
+        0u64..900,
+    )
         .prop_map(|(who, kind, asked, server, ciaddr, pause)| Act { who, kind, asked, server, ciaddr, pause });
     prop::collection::vec(act, 1..120)
 }

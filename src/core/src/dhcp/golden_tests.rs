@@ -10,8 +10,18 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 const NAMES: [&str; 12] = [
-    "ovmf-pxe-discover", "ovmf-pxe-request", "ovmf-http-discover", "ovmf-http-request", "ipxe-rom-discover", "ipxe-rom-request",
-    "udhcpc-discover", "udhcpc-request", "dhclient-discover", "dhclient-request", "bios-pxe-discover", "bios-pxe-request",
+    "ovmf-pxe-discover",
+    "ovmf-pxe-request",
+    "ovmf-http-discover",
+    "ovmf-http-request",
+    "ipxe-rom-discover",
+    "ipxe-rom-request",
+    "udhcpc-discover",
+    "udhcpc-request",
+    "dhclient-discover",
+    "dhclient-request",
+    "bios-pxe-discover",
+    "bios-pxe-request",
 ];
 
 fn text(packet: &Packet, out: &mut String) {

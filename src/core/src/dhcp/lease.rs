@@ -258,9 +258,7 @@ impl Leases {
 
     fn reusable(&self, now: Mono, standing: &impl Fn(MacAddr) -> Standing, of: Standing) -> Option<Ipv4Addr> {
         let over = self.due.range(..=(now, Ipv4Addr::BROADCAST)).map(|(_, address)| *address);
-        over.into_iter().find(|address| {
-            self.by_address.get(address).is_some_and(|lease| lease.may_go(standing, of))
-        })
+        over.into_iter().find(|address| self.by_address.get(address).is_some_and(|lease| lease.may_go(standing, of)))
     }
 
     /// Changes the table; returns what must be durable before anybody is told, if anything.
@@ -268,7 +266,8 @@ impl Leases {
         match change {
             Change::Offer { mac, address } => {
                 // An own address that is bound or rests stays as it is: an offer takes nothing away.
-                let kept = self.by_address.get(&address).is_some_and(|l| l.mac == mac && !matches!(l.state, State::Offered | State::Declined));
+                let kept =
+                    self.by_address.get(&address).is_some_and(|l| l.mac == mac && !matches!(l.state, State::Offered | State::Declined));
                 if !kept {
                     self.put(address, Lease { mac, state: State::Offered, until: now.mono.after(OFFER_HOLD) });
                 }

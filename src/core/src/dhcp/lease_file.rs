@@ -114,7 +114,9 @@ pub fn parse(file: &[u8]) -> Result<Contents, Unreadable> {
         let parsed = match text {
             Some(HEADER) if index == 0 => Ok(None),
             Some(text) if index == 0 && text.starts_with(HEADER_NAME) => return Err(Unreadable::Newer(text.chars().take(40).collect())),
-            _ if index == 0 && !cut_header(octets) => return Err(Unreadable::Corrupt { line, what: "the first line is not that of a lease file" }),
+            _ if index == 0 && !cut_header(octets) => {
+                return Err(Unreadable::Corrupt { line, what: "the first line is not that of a lease file" });
+            }
             Some(text) if index > 0 => Record::parse(text).map(Some),
             _ => Err("it is cut"),
         };
@@ -142,7 +144,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn record(last: u8) -> Record {
-        Record { address: Ipv4Addr::new(10, 77, 0, last), mac: MacAddr([2, 0, 0, 0, 0, last]), state: RecordState::Bound, until: "2026-11-30T02:15:00Z".parse().unwrap() }
+        Record {
+            address: Ipv4Addr::new(10, 77, 0, last),
+            mac: MacAddr([2, 0, 0, 0, 0, last]),
+            state: RecordState::Bound,
+            until: "2026-11-30T02:15:00Z".parse().unwrap(),
+        }
     }
 
     fn file(records: &[Record]) -> Vec<u8> {

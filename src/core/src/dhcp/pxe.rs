@@ -129,7 +129,9 @@ pub fn boot_file(client: &Client, chosen: Option<&str>, boot_plane: SocketAddrV4
         Client::Http(archs) => {
             loader(archs).map_or(BootFile::Nothing, |name| BootFile::HttpBoot(format!("{}/files/{name}", base_url(boot_plane))))
         }
-        Client::Firmware(archs) | Client::WeakIpxe(archs) => loader(archs).map_or(BootFile::Nothing, |name| BootFile::Tftp(name.to_owned())),
+        Client::Firmware(archs) | Client::WeakIpxe(archs) => {
+            loader(archs).map_or(BootFile::Nothing, |name| BootFile::Tftp(name.to_owned()))
+        }
     }
 }
 
@@ -238,7 +240,10 @@ mod tests {
 
     #[test]
     fn http_boot_gets_a_url_with_the_echo() {
-        check(&[(60, b"HTTPClient:Arch:00016:UNDI:003001"), (93, &[0, 16])], BootFile::HttpBoot("http://10.77.0.1/files/snponly.efi".into()));
+        check(
+            &[(60, b"HTTPClient:Arch:00016:UNDI:003001"), (93, &[0, 16])],
+            BootFile::HttpBoot("http://10.77.0.1/files/snponly.efi".into()),
+        );
         check(&[(93, &[0, 19])], BootFile::HttpBoot("http://10.77.0.1/files/ipxe-arm64.efi".into()));
         check(&[(60, b"HTTPClient"), (93, &[0, 15])], BootFile::Nothing);
     }
@@ -254,7 +259,10 @@ mod tests {
         let firmware = Client::Firmware(vec![Arch::X64]);
         assert_eq!(boot_file(&firmware, Some("ipxe-amd64.efi"), PLANE), tftp("ipxe-amd64.efi"));
         assert_eq!(boot_file(&firmware, Some("../etc/passwd"), PLANE), tftp("snponly.efi"));
-        assert_eq!(boot_file(&Client::Ipxe, Some("ipxe-amd64.efi"), SocketAddrV4::new(*PLANE.ip(), 8000)), BootFile::Url("http://10.77.0.1:8000/boot.ipxe".into()));
+        assert_eq!(
+            boot_file(&Client::Ipxe, Some("ipxe-amd64.efi"), SocketAddrV4::new(*PLANE.ip(), 8000)),
+            BootFile::Url("http://10.77.0.1:8000/boot.ipxe".into())
+        );
     }
 
     #[test]

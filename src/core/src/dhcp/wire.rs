@@ -182,8 +182,21 @@ impl Default for Packet {
     fn default() -> Self {
         const NONE: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
         Self {
-            op: OP_REQUEST, htype: HTYPE_ETHERNET, hlen: 6, hops: 0, xid: 0, secs: 0, flags: 0, ciaddr: NONE, yiaddr: NONE,
-            siaddr: NONE, giaddr: NONE, chaddr: [0; 16], sname: Vec::new(), file: Vec::new(), options: Options::default(),
+            op: OP_REQUEST,
+            htype: HTYPE_ETHERNET,
+            hlen: 6,
+            hops: 0,
+            xid: 0,
+            secs: 0,
+            flags: 0,
+            ciaddr: NONE,
+            yiaddr: NONE,
+            siaddr: NONE,
+            giaddr: NONE,
+            chaddr: [0; 16],
+            sname: Vec::new(),
+            file: Vec::new(),
+            options: Options::default(),
         }
     }
 }

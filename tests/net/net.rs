@@ -1,0 +1,231 @@
+//! One boot network per test: a bridge in a namespace, the daemon on it, clients in namespaces of their own.
+
+use anyhow::{Context, Result, bail};
+use kurrent_harness::api::Api;
+use kurrent_harness::evidence::Run;
+use kurrent_harness::netns::{self, BRIDGE, BootNetwork};
+use kurrent_harness::process::{Lifetime, Process};
+use kurrent_harness::tools::run;
+use serde_json::json;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The appliance's address.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Nothing here takes longer on a busy machine, unless it does not work.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+/// Silence is believed after this.
+pub const SILENCE: Duration = Duration::from_secs(2);
+
+/// Waits for a condition.
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + DEADLINE;
+    while !condition() {
+        if Instant::now() > deadline {
+            bail!("{what}: not within {} s", DEADLINE.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// A boot network with a packet capture and a folder for state and loaders.
+pub struct Net {
+    // In this order: first what runs, then where it ran, then the evidence.
+    capture: Option<Process>,
+    network: BootNetwork,
+    clients: std::cell::Cell<u32>,
+    run: Run,
+}
+
+/// A machine on the boot network.
+pub struct Client {
+    /// Its namespace.
+    pub netns: String,
+}
+
+impl Net {
+    /// Makes it.
+    pub fn new(test: &str) -> Result<Self> {
+        let run = Run::new(&format!("net-{test}"))?;
+        let network = BootNetwork::new("10.77.0.1/24")?;
+        let mut tcpdump = network.command("tcpdump");
+        tcpdump.args(["--immediate-mode", "-U", "-n", "-i", BRIDGE, "-w"]).arg(run.evidence().join("boot.pcap"));
+        let said = run.evidence().join("tcpdump.log");
+        let out = File::create(&said)?;
+        tcpdump.stderr(out).stdout(Stdio::null());
+        let capture = Process::start("tcpdump", tcpdump, Lifetime::Ours)?;
+        wait_for("tcpdump starts", || fs::read_to_string(&said).is_ok_and(|text| text.contains("listening")))?;
+        let net = Self { capture: Some(capture), network, clients: std::cell::Cell::new(0), run };
+        for folder in ["state", "disks", "files"] {
+            fs::create_dir(net.path(folder))?;
+        }
+        for (index, name) in ["snponly.efi", "ipxe-amd64.efi", "ipxe-arm64.efi", "undionly.kpxe"].into_iter().enumerate() {
+            fs::write(net.path("files").join(name), loader(index))?;
+        }
+        net.configure("")?;
+        Ok(net)
+    }
+
+    /// A path in this test's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.run.scratch().join(name)
+    }
+
+    /// The daemon's namespace.
+    pub fn netns(&self) -> &str {
+        self.network.name()
+    }
+
+    /// Writes the configuration; `more` are further lines of `spec`.
+    pub fn configure(&self, more: &str) -> Result<()> {
+        let dir = self.run.scratch().display();
+        let text = format!(
+            "apiVersion: kurrent.io/v1\nkind: ApplianceConfiguration\nmetadata:\n  name: net\nspec:\n  stateDir: {dir}/state\n  filesDir: {dir}/files\n  agent:\n    diskDir: {dir}/disks\n{more}"
+        );
+        fs::write(self.path("kurrent.yaml"), text).context("write kurrent.yaml")
+    }
+
+    /// A program in the daemon's namespace.
+    pub fn command(&self, program: &str) -> Command {
+        self.network.command(program)
+    }
+
+    /// Starts the daemon and does not wait for anything.
+    pub fn start(&self) -> Result<Daemon> {
+        let log = self.run.evidence().join("kurrentd.log");
+        let out = fs::OpenOptions::new().create(true).append(true).open(&log)?;
+        let from = out.metadata()?.len();
+        let mut command = self.network.command(env!("CARGO_BIN_EXE_kurrentd"));
+        command.arg("run").arg("--config").arg(self.path("kurrent.yaml")).arg("--status").arg(self.path("status"));
+        command.stderr(out.try_clone()?).stdout(out).env("KURRENT_LOG", "debug");
+        let process = Process::start("kurrentd", command, Lifetime::Ours)?;
+        Ok(Daemon { process, log, from })
+    }
+
+    /// Starts the daemon and waits until it serves DHCP and TFTP.
+    pub fn serve(&self) -> Result<Daemon> {
+        let daemon = self.start()?;
+        daemon.wait_for_log("DHCP: serving")?;
+        daemon.wait_for_log("TFTP: serving")?;
+        Ok(daemon)
+    }
+
+    /// The API, from inside.
+    pub fn api(&self) -> Result<Api> {
+        let token = fs::read_to_string(self.path("state/secrets/first-run-token")).context("read the first-run token")?;
+        Ok(Api {
+            address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080),
+            token: token.trim().to_owned(),
+            netns: Some(self.netns().to_owned()),
+        })
+    }
+
+    /// A machine with one NIC `eth0`.
+    pub fn client(&self, mac: &str) -> Result<Client> {
+        let number = self.clients.get();
+        self.clients.set(number + 1);
+        let netns = format!("{}-c{number}", self.netns());
+        run(Command::new("ip").args(["netns", "add", &netns]))?;
+        let client = Client { netns };
+        let port = format!("port{number}");
+        self.ip(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &client.netns])?;
+        self.ip(&["link", "set", &port, "master", BRIDGE])?;
+        self.ip(&["link", "set", &port, "up"])?;
+        client.ip(&["link", "set", "lo", "up"])?;
+        client.ip(&["link", "set", "eth0", "address", mac])?;
+        client.ip(&["link", "set", "eth0", "up"])?;
+        Ok(client)
+    }
+
+    fn ip(&self, arguments: &[&str]) -> Result<String> {
+        run(Command::new("ip").args(["-n", self.netns()]).args(arguments))
+    }
+
+    /// Everything held: no evidence is kept.
+    pub fn passed(mut self) {
+        self.capture = None;
+        self.run.passed();
+    }
+}
+
+impl Client {
+    /// `ip` on this machine.
+    pub fn ip(&self, arguments: &[&str]) -> Result<String> {
+        run(Command::new("ip").args(["-n", &self.netns]).args(arguments))
+    }
+
+    /// A program on this machine.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.netns, "timeout", "30", program]);
+        command
+    }
+
+    /// Runs a program to its end, whatever that is.
+    pub fn output(&self, program: &str, arguments: &[&str]) -> Result<Output> {
+        self.command(program).args(arguments).output().with_context(|| format!("start {program} (`make deps` installs it)"))
+    }
+
+    /// Gives itself an address by hand.
+    pub fn address(&self, address: &str) -> Result<()> {
+        self.ip(&["addr", "add", address, "dev", "eth0"]).map(drop)
+    }
+
+    /// Work in a thread of this machine.
+    pub fn enter<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        netns::enter(&self.netns, work)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = run(Command::new("ip").args(["netns", "delete", &self.netns]));
+    }
+}
+
+/// A running daemon; killed when dropped.
+pub struct Daemon {
+    process: Process,
+    log: PathBuf,
+    from: u64,
+}
+
+impl Daemon {
+    /// `kill -9`.
+    pub fn kill(mut self) {
+        self.process.kill();
+    }
+
+    /// What it has logged since it started.
+    pub fn log(&self) -> String {
+        let octets = fs::read(&self.log).unwrap_or_default();
+        let from = usize::try_from(self.from).unwrap_or(0);
+        String::from_utf8_lossy(octets.get(from..).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits for a line.
+    pub fn wait_for_log(&self, text: &str) -> Result<()> {
+        wait_for(&format!("{text:?} in the daemon's log"), || self.log().contains(text)).with_context(|| format!("it said: {}", self.log()))
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        self.process.ended().is_none()
+    }
+}
+
+/// A loader's octets: of an odd length, different in each block.
+pub fn loader(index: usize) -> Vec<u8> {
+    let len = 200_003 + index * 4096;
+    (0..len).map(|at| u8::try_from((at * 31 + at / 251 + index * 7) % 256).unwrap_or(0)).collect()
+}
+
+/// Records a device by hand and revokes it.
+pub fn revoke(api: &Api, mac: &str) -> Result<()> {
+    api.ask("POST", &format!("/v1/devices/{mac}"), Some(&json!({ "keyless_allowed": true })))?;
+    api.ask("POST", &format!("/v1/devices/{mac}/revoke"), Some(&json!({}))).map(drop)
+}
