@@ -144,15 +144,15 @@ struct Live {
 
 impl Live {
     fn insert(&mut self, record: &Record) {
-        if let Some(old) = self.records.remove(&record.address) {
-            if self.holders.get(&old.mac) == Some(&record.address) {
-                self.holders.remove(&old.mac);
-            }
+        if let Some(old) = self.records.remove(&record.address)
+            && self.holders.get(&old.mac) == Some(&record.address)
+        {
+            self.holders.remove(&old.mac);
         }
-        if record.state != lease_file::RecordState::Declined {
-            if let Some(other) = self.holders.insert(record.mac, record.address) {
-                self.records.remove(&other);
-            }
+        if record.state != lease_file::RecordState::Declined
+            && let Some(other) = self.holders.insert(record.mac, record.address)
+        {
+            self.records.remove(&other);
         }
         self.records.insert(record.address, record.clone());
     }

@@ -154,10 +154,10 @@ impl Uplink<'_> {
             link::remove_address(index, old.address, old.prefix).context("uplink")?;
         }
         link::add_address(index, terms.address, terms.prefix).context("uplink")?;
-        if let Some(router) = terms.router {
-            if let Err(error) = link::set_default_route(index, router) {
-                tracing::warn!(error = %anyhow::Error::from(error), "uplink: the server's router cannot be used");
-            }
+        if let Some(router) = terms.router
+            && let Err(error) = link::set_default_route(index, router)
+        {
+            tracing::warn!(error = %anyhow::Error::from(error), "uplink: the server's router cannot be used");
         }
         if news {
             tracing::info!(address = %terms.address, prefix = terms.prefix, router = ?terms.router, server = %terms.server, "uplink: has an address");

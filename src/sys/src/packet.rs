@@ -175,7 +175,9 @@ fn put(octets: &mut [u8], at: usize, value: [u8; 2]) {
 }
 
 fn sum_words(octets: &[u8]) -> u32 {
-    octets.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0))).sum()
+    let (pairs, odd) = octets.as_chunks::<2>();
+    let odd = odd.first().map_or(0, |last| u32::from(*last) << 8);
+    pairs.iter().map(|pair| u32::from(u16::from_be_bytes(*pair))).sum::<u32>() + odd
 }
 
 /// RFC 1071.

@@ -259,7 +259,8 @@ fn what_contradicts_itself_is_met_with_silence() {
 #[test]
 fn boot_fields_agree_and_option_60_is_for_http_boot_only() {
     let mut world = World::default();
-    let cases: [(&[(u8, &[u8])], &str, bool); 3] = [
+    type Sent<'a> = &'a [(u8, &'a [u8])];
+    let cases: [(Sent<'_>, &str, bool); 3] = [
         (&[(60, b"PXEClient:Arch:00007:UNDI:003016"), (93, &[0, 7])], "snponly.efi", false),
         (&[(60, b"HTTPClient:Arch:00016:UNDI:003001"), (93, &[0, 16])], "http://10.77.0.1/files/snponly.efi", true),
         (&[(60, b"PXEClient"), (77, b"iPXE")], "http://10.77.0.1/boot.ipxe", false),
@@ -370,10 +371,8 @@ proptest! {
                 }
                 _ => {}
             }
-            if follows && kind != Some(5) {
-                if let Some((address, when)) = offers.get(&who) {
-                    prop_assert!(now >= when + 60, "the offer of {} was not kept: {:?}", address, decision.reason);
-                }
+            if follows && kind != Some(5) && let Some((address, when)) = offers.get(&who) {
+                prop_assert!(now >= when + 60, "the offer of {} was not kept: {:?}", address, decision.reason);
             }
             match decision.reason {
                 Reason::Released => holders.retain(|_, (holder, _)| *holder != who),

@@ -59,7 +59,7 @@ impl Range {
     }
 
     /// All addresses, starting at the `offset`-th and wrapping around.
-    fn from_offset(&self, offset: u32) -> impl Iterator<Item = Ipv4Addr> + '_ {
+    fn starting_at(&self, offset: u32) -> impl Iterator<Item = Ipv4Addr> + '_ {
         let len = self.len();
         let start = offset.checked_rem(len).unwrap_or_default();
         (0..len)
@@ -249,9 +249,9 @@ impl Leases {
         let hash = crc32fast::hash(&mac.0);
         self.address_of(mac)
             .or_else(|| asked.filter(|a| self.range.contains(*a) && unused(a)))
-            .or_else(|| self.range.from_offset(hash).take(HASH_PROBES as usize).find(unused))
+            .or_else(|| self.range.starting_at(hash).take(HASH_PROBES as usize).find(unused))
             .or_else(|| self.offers.range(..=(now, Ipv4Addr::BROADCAST)).next().map(|(_, address)| *address))
-            .or_else(|| self.range.from_offset(0).find(unused))
+            .or_else(|| self.range.starting_at(0).find(unused))
             .or_else(|| self.reusable(now, &standing, Standing::Stranger))
             .or_else(|| self.reusable(now, &standing, Standing::Known))
     }
@@ -303,10 +303,10 @@ impl Leases {
     fn end_oldest_quarantine(&mut self) {
         let declined = |address: &Ipv4Addr| self.by_address.get(address).is_some_and(|l| l.state == State::Declined);
         let quarantined: Vec<Ipv4Addr> = self.due.iter().map(|(_, address)| *address).filter(declined).collect();
-        if quarantined.len() >= usize::try_from(self.range.len() / 4).unwrap_or(usize::MAX).max(1) {
-            if let Some(oldest) = quarantined.first() {
-                self.remove(*oldest);
-            }
+        if quarantined.len() >= usize::try_from(self.range.len() / 4).unwrap_or(usize::MAX).max(1)
+            && let Some(oldest) = quarantined.first()
+        {
+            self.remove(*oldest);
         }
     }
 

@@ -121,7 +121,7 @@ pub fn parse(file: &[u8]) -> Result<Contents, Unreadable> {
             _ => Err("it is cut"),
         };
         match (parsed, &spoilt) {
-            (Ok(_), Some((line, what))) => return Err(Unreadable::Corrupt { line: *line, what: *what }),
+            (Ok(_), Some((line, what))) => return Err(Unreadable::Corrupt { line: *line, what }),
             (Ok(record), None) => {
                 contents.records.extend(record);
                 contents.good_bytes = at;
