@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// House rule: a file is read in one sitting. A little slack keeps a comment from forcing a split.
 const MAX_LINES: usize = 440;
@@ -161,4 +162,43 @@ fn programs_depend_only_on_what_their_place_allows() {
         }
     }
     report("who may depend on whom (ARCHITECTURE.md)", &faults);
+}
+
+#[test]
+fn every_crate_has_a_licence_that_the_notice_covers() {
+    let allowed = [
+        "MIT",
+        "Apache-2.0",
+        "Apache-2.0 WITH LLVM-exception",
+        "BSD-1-Clause",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "BSL-1.0",
+        "ISC",
+        "Unicode-3.0",
+        "Unlicense",
+        "Zlib",
+        "0BSD",
+        "MPL-2.0",
+        "MPL-2.0+",
+    ];
+    let cargo = Command::new(env!("CARGO")).current_dir(root()).args(["metadata", "--locked", "--format-version", "1"]).output();
+    let output = cargo.expect("cargo metadata");
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let notice = fs::read_to_string(root().join("NOTICE")).expect("NOTICE");
+    let mut faults = Vec::new();
+    for package in metadata["packages"].as_array().expect("packages") {
+        let (name, licence) = (package["name"].as_str().unwrap_or_default(), package["license"].as_str().unwrap_or_default());
+        // `(A OR B) AND C`: every part needs one that is allowed.
+        let plain = licence.replace(['(', ')'], "");
+        let covered =
+            plain.split(" AND ").all(|part| part.split(" OR ").flat_map(|p| p.split('/')).any(|one| allowed.contains(&one.trim())));
+        // Copyleft by file: fine to link, but its source must be pointed to by name.
+        let must_be_named = licence.starts_with("MPL");
+        if !covered || (must_be_named && !notice.contains(name)) {
+            faults.push(format!("{name}: {licence}"));
+        }
+    }
+    report("a licence we know, and MPL crates named in NOTICE", &faults);
 }
