@@ -12,12 +12,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The name under which the lab imports it; `NAME_tpl_VERSION` is how a master is found for `--os debian --os-version 12`.
-pub const MASTER_NAME: &str = "debian_tpl_12";
+/// Its file name, here and on the appliance: `_tpl_` makes it a master there.
+pub const MASTER_NAME: &str = "debian_tpl_12.img";
 
 const SUITE: &str = "bookworm";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-const DISK_BYTES: u64 = 1 << 30;
+/// 640 MiB: 200 are used, and the lab sends all of it to the appliance.
+const DISK_BYTES: u64 = 640 << 20;
 /// First usable byte: 1 MiB, the alignment that every partitioning tool uses.
 const ROOT_OFFSET: u64 = 1 << 20;
 /// Left free at the end for the backup GPT.
@@ -79,8 +80,8 @@ pub fn ensure_built(say: &mut dyn FnMut(&str)) -> Result<PathBuf> {
     let dir = tools::target_dir().join("lab");
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
     let _only_one = tools::lock(&dir.join("master.lock"))?;
-    let image = dir.join(format!("{MASTER_NAME}.img"));
-    let stamp = dir.join(format!("{MASTER_NAME}.recipe"));
+    let image = dir.join(MASTER_NAME);
+    let stamp = dir.join("master.recipe");
     let recipe = recipe();
     if image.exists() && fs::read_to_string(&stamp).is_ok_and(|old| old == recipe) {
         return Ok(image);
