@@ -2,7 +2,7 @@
 //! log, and is tried again; the others serve on.
 
 use crate::shared::{Shared, SharedRef};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use kurrent_core::config::{Config, DhcpMode, InterfaceChoice};
 use std::future::Future;
 use std::path::PathBuf;
@@ -71,15 +71,15 @@ fn boot_network(shared: &SharedRef) {
 fn keep<F, R>(shared: &SharedRef, part: &'static str, start: F) -> JoinHandle<()>
 where
     F: Fn(SharedRef) -> R + Send + 'static,
-    R: Future<Output = anyhow::Result<()>> + Send,
+    R: Future<Output = anyhow::Result<()>> + Send + 'static,
 {
     let shared = shared.clone();
     tokio::spawn(async move {
         let mut back_off = BACK_OFF.into_iter();
         let mut pause = 1;
         loop {
-            let running = start(shared.clone());
-            tokio::pin!(running);
+            // A task of its own: a panic in one part is that part's fault.
+            let mut running = tokio::spawn(start(shared.clone()));
             let result = tokio::select! {
                 early = &mut running => early,
                 () = tokio::time::sleep(WORKS_AFTER) => {
@@ -88,6 +88,7 @@ where
                     running.await
                 }
             };
+            let result = result.unwrap_or_else(|panic| Err(anyhow!("it failed: {panic}; it is started again, please report the log")));
             match result {
                 Ok(()) => return tracing::info!("{part} has ended"),
                 Err(error) => shared.faults.set(part, format!("{error:#}")),

@@ -41,7 +41,7 @@ pub(crate) struct Submission {
 }
 
 pub(crate) enum Order {
-    Submit(Submission),
+    Submit(Box<Submission>),
     /// Write what is only in memory; answers when it is durable.
     Flush(oneshot::Sender<()>),
 }
@@ -120,7 +120,7 @@ impl LedgerHandle {
     pub async fn submit(&self, change: Change, actor: &str) -> Result<Submitted, SubmitError> {
         let (done, answer) = oneshot::channel();
         let stopped = || SubmitError::Stopped(self.fault().unwrap_or_else(|| "the writer has ended; see the log".into()));
-        let order = Order::Submit(Submission { change, actor: actor.to_owned(), done });
+        let order = Order::Submit(Box::new(Submission { change, actor: actor.to_owned(), done }));
         self.orders.send(order).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }

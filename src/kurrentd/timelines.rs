@@ -16,10 +16,9 @@ pub struct Timelines(Mutex<HashMap<MacAddr, (Boot, Mono)>>);
 impl Timelines {
     fn with<R>(&self, mac: MacAddr, now: Now, act: impl FnOnce(&mut Boot) -> R) -> R {
         let mut map = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if map.len() >= MAX_DEVICES && !map.contains_key(&mac) {
-            if let Some(oldest) = map.iter().min_by_key(|(_, (_, touched))| *touched).map(|(m, _)| *m) {
-                map.remove(&oldest);
-            }
+        let full = map.len() >= MAX_DEVICES && !map.contains_key(&mac);
+        if full && let Some(oldest) = map.iter().min_by_key(|(_, (_, touched))| *touched).map(|(m, _)| *m) {
+            map.remove(&oldest);
         }
         let entry = map.entry(mac).or_default();
         entry.1 = now.mono;

@@ -36,7 +36,7 @@ impl Client {
             Some("https") => return Err(wrong("the appliance does not speak TLS yet")),
             _ => return Err(wrong("it does not start with http://")),
         }
-        if uri.path().trim_end_matches('/') != "" || uri.query().is_some() {
+        if !uri.path().trim_end_matches('/').is_empty() || uri.query().is_some() {
             return Err(wrong("it has a path"));
         }
         let host = uri.host().ok_or_else(|| wrong("it has no host"))?.trim_matches(['[', ']']).to_owned();

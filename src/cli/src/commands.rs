@@ -168,6 +168,9 @@ async fn device(client: &Client, form: Form, command: Device) -> Result<(), Fail
     if let Some(why) = at(&answer, "data_plane").as_str().and_then(|d| d.strip_prefix("not yet: ")) {
         eprintln!("kurrent: the change is made, but the data plane has not followed yet: {why}");
     }
+    if let Some(warning) = at(&answer, "warning").as_str() {
+        eprintln!("kurrent: {warning}");
+    }
     show(form, &answer, |d| {
         let bound = at(d, "bound_worker_id").as_str().map(|w| format!(" to {w}")).unwrap_or_default();
         format!("{} is {}{bound}", text(at(d, "mac")), text(at(d, "state")))
@@ -248,10 +251,10 @@ async fn wait(client: &Client, id: &str) -> Result<Value, Failure> {
             }
             _ => {}
         }
-        if progress.is_none() {
-            if let Some(warning) = at(&job, "warning").as_str() {
-                eprintln!("kurrent: {warning}");
-            }
+        if progress.is_none()
+            && let Some(warning) = at(&job, "warning").as_str()
+        {
+            eprintln!("kurrent: {warning}");
         }
         progress.get_or_insert_with(|| Progress::new("copying".into(), number("total_bytes"))).show(number("done_bytes"));
         tokio::time::sleep(ASK_AGAIN).await;

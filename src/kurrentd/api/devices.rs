@@ -28,11 +28,14 @@ pub(super) struct View {
     /// After a change: `followed`, or why the data plane has not yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_plane: Option<String>,
+    /// After binding: what will still keep it from booting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
 }
 
 fn view(api: &Api, device: &Device, data_plane: Option<String>) -> View {
     let address = api.shared.leases.load().iter().find(|(_, mac)| **mac == device.mac).map(|(address, _)| *address);
-    View { device: device.clone(), address, last_boot: api.shared.timelines.summary(device.mac), data_plane }
+    View { device: device.clone(), address, last_boot: api.shared.timelines.summary(device.mac), data_plane, warning: None }
 }
 
 fn device_of(ledger: &Ledger, mac: MacAddr) -> Result<&Device, Problem> {
@@ -61,6 +64,7 @@ pub(super) async fn list(State(api): State<Api>, wanted: Result<Query<Wanted>, Q
         address: addresses.get(&d.mac).copied(),
         last_boot: api.shared.timelines.summary(d.mac),
         data_plane: None,
+        warning: None,
     };
     Ok(Json(List("devices", ledger.devices.values().filter(|d| matches(d)).map(|d| item(d)).collect())))
 }
@@ -140,7 +144,13 @@ pub(super) struct Bind {
 
 pub(super) async fn bind(State(api): State<Api>, path: Segments, Body(body): Body<Bind>) -> Result<Json<View>, Problem> {
     let mac = path.read("mac")?;
-    change(&api, mac, Change::Bind { mac, worker: body.worker_id, force: body.force }).await
+    let Json(mut bound) = change(&api, mac, Change::Bind { mac, worker: body.worker_id, force: body.force }).await?;
+    // K31: a device without a key is bound all the same, as it may still report one; but it does not boot.
+    if api.shared.config.enforcement && bound.device.public_key.is_none() && !bound.device.keyless_allowed {
+        let what = "the device has no key yet and will be refused: start it while the window is open, or order a rekey";
+        bound.warning = Some(what.into());
+    }
+    Ok(Json(bound))
 }
 
 /// A body without fields.

@@ -41,10 +41,9 @@ impl Knocking {
     /// Records a report in vain.
     pub fn heard(&self, mac: MacAddr, uuid: &str, public_key: Option<&str>, fingerprint: &Fingerprint, now: Now) {
         let mut map = self.lock();
-        if map.len() >= MAX_KNOCKING && !map.contains_key(&mac) {
-            if let Some(oldest) = map.values().min_by_key(|k| k.last_seen).map(|k| k.mac) {
-                map.remove(&oldest);
-            }
+        let full = map.len() >= MAX_KNOCKING && !map.contains_key(&mac);
+        if full && let Some(oldest) = map.values().min_by_key(|k| k.last_seen).map(|k| k.mac) {
+            map.remove(&oldest);
         }
         let (first_seen, reports) = map.get(&mac).map_or((now.wall, 0), |k| (k.first_seen, k.reports));
         let bounded = |text: &str| text.chars().filter(|c| !c.is_control()).take(128).collect();
@@ -52,7 +51,7 @@ impl Knocking {
             mac,
             uuid: bounded(uuid),
             public_key: public_key.map(str::to_owned),
-            fingerprint: kurrent_core::ledger::apply::clipped(fingerprint.clone()),
+            fingerprint: kurrent_core::ledger::rules::clipped(fingerprint.clone()),
             first_seen,
             last_seen: now.wall,
             reports: reports.saturating_add(1),

@@ -64,7 +64,7 @@ impl Writer {
             let mut group = Vec::new();
             for order in waiting.drain(..) {
                 match order {
-                    Order::Submit(submission) => group.push(submission),
+                    Order::Submit(submission) => group.push(*submission),
                     Order::Flush(done) => flushes.push(done),
                 }
             }

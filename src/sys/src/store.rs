@@ -68,7 +68,7 @@ pub fn replace(path: &Path, octets: &[u8], mode: u32) -> Result<(), ReplaceError
 pub fn replace_stepwise(path: &Path, octets: &[u8], mode: u32, after: &mut dyn FnMut(Step) -> io::Result<()>) -> Result<(), ReplaceError> {
     let unchanged = |cause| ReplaceError::Unchanged { path: path.to_owned(), cause };
     let (folder, temporary) = beside(path).map_err(unchanged)?;
-    let written = write_new(&temporary, octets, mode, after).and_then(|()| Ok(std::fs::rename(&temporary, path)?));
+    let written = write_new(&temporary, octets, mode, after).and_then(|()| std::fs::rename(&temporary, path));
     if let Err(cause) = written {
         // Best effort: what is left is swept at the next start.
         let _ = std::fs::remove_file(&temporary);

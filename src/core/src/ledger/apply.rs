@@ -11,22 +11,16 @@
 //! device reports about itself does not, and need not be written at once.
 
 use super::change::{Change, Outcome, Rejected};
+use super::rules::{check_boot, check_disk, check_labels, check_until, checked_note, clip, clipped};
 use super::schema::{BootSettings, Device, DeviceState, Disk, Fingerprint, Source, Worker, key_hash};
 use super::view::Ledger;
 use crate::id::{MacAddr, OsTag, WorkerId};
 use crate::time::{Now, Wall};
-use jiff::SignedDuration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Longest registration window and rekey order, in minutes.
-pub const MAX_WINDOW_MINUTES: i64 = 60;
 /// Devices that may admit themselves: a stranger in an open window must not grow the ledger without end.
 pub const MAX_DEVICES: usize = 20_000;
-/// Longest value kept from a report, in characters.
-const MAX_REPORTED_CHARS: usize = 128;
-const MAX_LABELS: usize = 64;
-const MAX_NOTE_CHARS: usize = 1024;
 
 /// Applies one change.
 ///
@@ -58,7 +52,7 @@ pub fn apply(ledger: &Ledger, change: Change, now: Now) -> Result<(Ledger, Outco
     Ok((next.ledger, outcome))
 }
 
-fn rejected(status: u16, code: &'static str, detail: String) -> Rejected {
+pub(super) fn rejected(status: u16, code: &'static str, detail: String) -> Rejected {
     Rejected { code, status, detail }
 }
 
@@ -400,79 +394,6 @@ fn set_key(device: &mut Device, key: String) {
     device.public_key = Some(key);
 }
 
-/// Firmware text is foreign: printable and bounded, or it does not go into the ledger.
-fn clip(text: String) -> String {
-    text.chars().filter(|c| !c.is_control()).take(MAX_REPORTED_CHARS).collect::<String>().trim().to_owned()
-}
-
-/// A reported fingerprint, printable and bounded.
-#[must_use]
-pub fn clipped(f: Fingerprint) -> Fingerprint {
-    Fingerprint {
-        manufacturer: clip(f.manufacturer),
-        product: clip(f.product),
-        serial: clip(f.serial),
-        cpu_model: clip(f.cpu_model),
-        memory_total: clip(f.memory_total),
-        memory_type: clip(f.memory_type),
-        memory_speed: clip(f.memory_speed),
-        nic_chip: clip(f.nic_chip),
-        nic_busid: clip(f.nic_busid),
-    }
-}
-
-fn check_until(until: Wall, now: Now) -> Result<(), Rejected> {
-    let ahead = until.duration_since(now.wall);
-    if ahead > SignedDuration::ZERO && ahead <= SignedDuration::from_mins(MAX_WINDOW_MINUTES) {
-        return Ok(());
-    }
-    Err(rejected(422, "minutes_out_of_range", format!("it can be open for 1 to {MAX_WINDOW_MINUTES} minutes; choose a time in that range")))
-}
-
-fn checked_note(note: String) -> Result<String, Rejected> {
-    if note.chars().count() > MAX_NOTE_CHARS || note.chars().any(|c| c.is_control() && c != '\n' && c != '\t') {
-        let detail = format!("the note is longer than {MAX_NOTE_CHARS} characters or holds control characters; shorten it");
-        return Err(rejected(422, "note_invalid", detail));
-    }
-    Ok(note)
-}
-
-fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Rejected> {
-    let key_ok = |k: &str| (1..=63).contains(&k.len()) && k.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/".contains(&b));
-    let value_ok = |v: &str| v.chars().count() <= 253 && !v.chars().any(char::is_control);
-    if labels.len() > MAX_LABELS || labels.iter().any(|(k, v)| !key_ok(k) || !value_ok(v)) {
-        let detail = format!(
-            "at most {MAX_LABELS} labels; keys of 1 to 63 letters, digits, '.', '_', '-' and '/'; values of at most 253 characters"
-        );
-        return Err(rejected(422, "labels_invalid", detail));
-    }
-    Ok(())
-}
-
-/// What every disk record fulfils, whether asked for or loaded.
-pub(super) fn check_disk(disk: &Disk) -> Result<(), String> {
-    if disk.size_bytes == 0 || disk.size_bytes % 4096 != 0 {
-        return Err(format!("disk {} has {} bytes; the size is a multiple of 4096 and not 0", disk.os_tag, disk.size_bytes));
-    }
-    if disk.filename.is_master() {
-        return Err(format!("disk {} has the file {}, a master's name: masters are only cloned, never disks", disk.os_tag, disk.filename));
-    }
-    Ok(())
-}
-
-fn check_boot(boot: &BootSettings) -> Result<(), String> {
-    let one_of = |what: &str, value: &Option<String>, valid: &[&str]| match value {
-        Some(v) if !valid.contains(&v.as_str()) => Err(format!("{what} is one of {}", valid.join(", "))),
-        _ => Ok(()),
-    };
-    one_of("method", &boot.method, &["nvme", "iscsi"])?;
-    one_of("kernel", &boot.kernel, &["appliance", "disk"])?;
-    let entry_ok = |e: &String| (1..=64).contains(&e.len()) && e.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    if boot.menu_default.as_ref().is_some_and(|e| !entry_ok(e)) {
-        return Err("menu_default is 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'".into());
-    }
-    if boot.menu_timeout_ms.is_some_and(|ms| ms > 3_600_000) {
-        return Err("menu_timeout_ms is at most 3600000 (one hour)".into());
-    }
-    Ok(())
-}
+#[cfg(test)]
+#[path = "apply_tests.rs"]
+mod tests;

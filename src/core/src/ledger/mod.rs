@@ -5,6 +5,7 @@
 
 pub mod apply;
 pub mod change;
+pub mod rules;
 pub mod schema;
 pub mod view;
 

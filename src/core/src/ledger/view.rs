@@ -1,6 +1,6 @@
 //! An immutable snapshot of all ledgers and the questions readers ask of it. Cloning is cheap (persistent maps).
 
-use super::apply::check_disk;
+use super::rules::check_disk;
 use super::schema::{Device, DeviceState, DevicesFile, Disk, LEDGER_VERSION, SettingsFile, Worker, WorkersFile, key_hash};
 use crate::id::{MacAddr, WorkerId};
 use crate::time::Wall;

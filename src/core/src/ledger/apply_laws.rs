@@ -1,0 +1,68 @@
+//! Random changes against what must always hold.
+
+use super::*;
+use proptest::prelude::*;
+
+/// What holds after any sequence of changes.
+fn holds(ledger: &Ledger) {
+    let again = Ledger::assemble(ledger.devices_file(), ledger.workers_file(), ledger.settings_file()).expect("it loads again");
+    assert_eq!(
+        (again.generation, &again.devices, &again.workers, &again.bound),
+        (ledger.generation, &ledger.devices, &ledger.workers, &ledger.bound)
+    );
+    for (worker, mac) in &ledger.bound {
+        let device = ledger.device(*mac).unwrap();
+        assert_eq!((device.state, device.bound_worker_id.as_ref()), (DeviceState::Bound, Some(worker)));
+    }
+    let bound = ledger.devices.values().filter(|d| d.state == DeviceState::Bound).count();
+    assert_eq!(bound, ledger.bound.len(), "every bound device is in the index");
+    for worker in ledger.workers.values() {
+        assert_eq!(worker.default_disk().is_some(), !worker.disks.is_empty());
+    }
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let n = 1u8..4;
+    let key = prop_oneof![Just(None), Just(Some(KEY)), Just(Some(OTHER_KEY))];
+    prop_oneof![
+        3 => (n.clone(), key).prop_map(|(n, key)| report(n, key, "box")),
+        2 => n.clone().prop_map(register),
+        6 => (n.clone(), n.clone(), any::<bool>()).prop_map(|(d, w, force)| bind(d, w, force)),
+        2 => n.clone().prop_map(|n| Change::Unbind { mac: mac(n) }),
+        1 => n.clone().prop_map(|n| Change::Revoke { mac: mac(n) }),
+        1 => n.clone().prop_map(|n| Change::Purge { mac: mac(n) }),
+        1 => n.clone().prop_map(|n| Change::Rekey { mac: mac(n), until: Some(minutes(at(1000), 5)) }),
+        3 => n.clone().prop_map(|n| Change::CreateWorker { worker: worker(n) }),
+        1 => n.clone().prop_map(|n| Change::DeleteWorker { worker: worker(n) }),
+        4 => (n.clone(), n.clone()).prop_map(|(w, d)| add(w, d, &format!("os{d}"), "")),
+        2 => (n.clone(), n.clone()).prop_map(|(w, d)| Change::RemoveDisk { worker: worker(w), os_tag: tag(w, d) }),
+        1 => (n.clone(), n).prop_map(|(w, d)| Change::SetDefaultDisk { worker: worker(w), os_tag: tag(w, d) }),
+        1 => Just(Change::OpenWindow { until: minutes(at(1000), 30) }),
+        1 => Just(Change::CloseWindow),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn any_sequence_of_changes_keeps_every_invariant(changes in proptest::collection::vec(any_change(), 1..60)) {
+        let mut ledger = Ledger::default();
+        // (worker, epoch) to the device that had it.
+        let mut hosts = std::collections::BTreeMap::new();
+        for change in changes {
+            let before = ledger.clone();
+            match apply(&ledger, change, at(1000)) {
+                Err(rejected) => prop_assert!((400..500).contains(&rejected.status)),
+                Ok((next, _)) => {
+                    prop_assert!(next.generation == before.generation || next.generation == before.generation + 1);
+                    ledger = next;
+                }
+            }
+            holds(&ledger);
+            for (worker, mac) in &ledger.bound {
+                let epoch = ledger.device(*mac).unwrap().epoch;
+                let holder = *hosts.entry((worker.clone(), epoch)).or_insert(*mac);
+                prop_assert_eq!(holder, *mac, "one host NQN, one device, for ever");
+            }
+        }
+    }
+}
