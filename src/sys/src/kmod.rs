@@ -3,11 +3,13 @@
 //! Modules are handed to the kernel as they are (`.ko.xz`, signed): the kernel unpacks them itself.
 
 use kurrent_core::modules::{ModuleIndex, Resolved, Sources, kernel_request};
+use nix::sys::socket::{self, AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// `MODULE_INIT_COMPRESSED_FILE` of `linux/module.h`.
@@ -145,6 +147,52 @@ pub fn modaliases(sysfs: &Path) -> BTreeSet<String> {
     found
 }
 
+/// The kernel's announcements of new devices.
+#[derive(Debug)]
+pub struct Uevents {
+    socket: OwnedFd,
+}
+
+impl Uevents {
+    /// Starts listening; devices that are there already are [`ModuleTree::coldplug`]'s.
+    pub fn listen() -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let protocol = SockProtocol::NetlinkKObjectUEvent;
+        let socket = socket::socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
+        // Group 1: the kernel's own events.
+        socket::bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
+        Ok(Self { socket })
+    }
+
+    /// Reads everything that has come; the modaliases of devices that have appeared.
+    pub fn new_modaliases(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut event = [0; 8192];
+        loop {
+            match socket::recv(self.socket.as_raw_fd(), &mut event, socket::MsgFlags::empty()) {
+                Ok(length) => found.extend(new_modalias(event.get(..length).unwrap_or_default())),
+                // Events were lost: the caller's next coldplug finds what they were about.
+                Err(nix::errno::Errno::ENOBUFS | nix::errno::Errno::EINTR) => {}
+                Err(_) => return found,
+            }
+        }
+    }
+}
+
+impl AsFd for Uevents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// An event is `add@/devices/…`, then `KEY=value`, each with a NUL octet behind it.
+fn new_modalias(event: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(event);
+    let mut fields = text.split('\0');
+    fields.next()?.starts_with("add@").then_some(())?;
+    fields.find_map(|field| field.strip_prefix("MODALIAS=").map(str::to_owned))
+}
+
 /// Answers the kernel's `request_module` when a program is run as `/sbin/modprobe`; the exit status of that program.
 ///
 /// `arguments` without the program's own name.
@@ -177,6 +225,15 @@ mod tests {
             fs::write(place.join("modalias"), text).unwrap();
         }
         assert_eq!(modaliases(folder.path()).into_iter().collect::<Vec<_>>(), ["pci:1", "virtio:2"]);
+    }
+
+    #[test]
+    fn only_new_devices_with_a_modalias_ask_for_a_module() {
+        let event = |text: &str| new_modalias(text.replace(' ', "\0").as_bytes());
+        assert_eq!(event("add@/devices/x ACTION=add MODALIAS=usb:v1 SEQNUM=1 "), Some("usb:v1".to_owned()));
+        assert_eq!(event("remove@/devices/x MODALIAS=usb:v1 "), None);
+        assert_eq!(event("add@/devices/x ACTION=add "), None);
+        assert_eq!(event(""), None);
     }
 
     #[test]

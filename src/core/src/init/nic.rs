@@ -82,7 +82,7 @@ fn is_named(choice: &InterfaceChoice, nic: &Nic) -> bool {
     }
 }
 
-fn with_link<'a>(nics: &'a [Nic], free: impl Fn(&&Nic) -> bool) -> Option<&'a Nic> {
+fn with_link(nics: &[Nic], free: impl Fn(&&Nic) -> bool) -> Option<&Nic> {
     nics.iter().filter(|nic| nic.carrier).find(free)
 }
 

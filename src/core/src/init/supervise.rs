@@ -122,6 +122,12 @@ impl Supervisor {
             .map(|child| (child.service.name, child.failures))
     }
 
+    /// Whether everything has stopped, after [`Event::Stop`].
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
     /// Which service a process is.
     #[must_use]
     pub fn name_of(&self, pid: u32) -> Option<&'static str> {

@@ -1,0 +1,114 @@
+//! NICs: which is which, their addresses, and what the screen says about them.
+
+use crate::chain;
+use kurrent_core::config::UplinkMode;
+use kurrent_core::init::nic::{Chosen, Nic, choose};
+use kurrent_core::init::plan::Plan;
+use kurrent_core::init::screen::NetworkLine;
+use kurrent_core::init::supervise::Service;
+use kurrent_sys::link::{self, Address, LinkError};
+use std::net::Ipv4Addr;
+
+/// Kernel index of the loopback interface.
+const LOOPBACK: u32 = 1;
+/// Where `kurrentd uplink` keeps its lease.
+const UPLINK_LEASE: &str = "/run/kurrent/uplink.lease";
+
+/// The state of the networks.
+#[derive(Default)]
+pub struct Network {
+    chosen: Chosen,
+    addresses: Vec<Address>,
+    /// Sentences for the screen.
+    pub faults: Vec<String>,
+}
+
+impl Network {
+    /// Looks at the NICs and does what is missing. To be called again and again: NICs and cables come and go.
+    pub fn update(&mut self, plan: &Plan, mut say: impl FnMut(&str)) {
+        let before = self.chosen.clone();
+        self.faults.clear();
+        if let Err(fault) = self.try_update(plan) {
+            self.faults.push(format!("Network: {}", chain(&fault)));
+        }
+        for (network, old, new) in [("boot network", &before.boot, &self.chosen.boot), ("uplink", &before.uplink, &self.chosen.uplink)] {
+            let name = |nic: &Option<Nic>| nic.as_ref().map(|nic| nic.name.clone());
+            if name(old) != name(new) {
+                say(&format!("{network}: {}", name(new).as_deref().unwrap_or("no network card")));
+            }
+        }
+        self.faults.extend(self.chosen.faults.iter().cloned());
+    }
+
+    fn try_update(&mut self, plan: &Plan) -> Result<(), LinkError> {
+        link::set_up(LOOPBACK, true)?;
+        let mut links = link::links()?;
+        // A NIC shows its link only while it is up.
+        for down in links.iter_mut().filter(|link| !link.up) {
+            link::set_up(down.index, true)?;
+        }
+        let nic = |link: &link::Link| Nic { index: link.index, name: link.name.clone(), mac: link.mac, carrier: link.carrier };
+        let nics: Vec<Nic> = links.iter().map(nic).collect();
+        self.chosen = choose(plan, &nics, &self.chosen);
+        if let Some(boot) = &self.chosen.boot {
+            self.ensure_address(boot.index, plan.boot_address, plan.boot_prefix)?;
+        }
+        if let (Some(uplink), Some(orders)) = (&self.chosen.uplink, &plan.uplink)
+            && let UplinkMode::Static { address, prefix, gateway, dns } = &orders.mode
+        {
+            if self.ensure_address(uplink.index, *address, *prefix)?
+                && let Some(gateway) = gateway
+            {
+                link::set_default_route(uplink.index, *gateway)?;
+            }
+            let resolvers: String = dns.iter().map(|server| format!("nameserver {server}\n")).collect();
+            // Only for people who look; the appliance's own programs use addresses.
+            let _ = std::fs::write("/etc/resolv.conf", resolvers);
+        }
+        self.addresses = link::addresses()?;
+        Ok(())
+    }
+
+    /// Whether the address had to be added.
+    fn ensure_address(&self, index: u32, address: Ipv4Addr, prefix: u8) -> Result<bool, LinkError> {
+        let wanted = Address { index, address, prefix };
+        if self.addresses.contains(&wanted) {
+            return Ok(false);
+        }
+        link::add_address(index, address, prefix).map(|()| true)
+    }
+
+    /// What has to run for the networks as they are now.
+    pub fn services(&self, plan: &Plan, configuration: &str) -> Vec<Service> {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let mut services = Vec::new();
+        if let (Some(uplink), Some(orders)) = (&self.chosen.uplink, &plan.uplink)
+            && orders.mode == UplinkMode::Dhcp
+        {
+            let command = words(&["/usr/bin/kurrentd", "uplink", "--interface", &uplink.name, "--lease-file", UPLINK_LEASE]);
+            services.push(Service { name: "uplink", command });
+        }
+        if self.chosen.boot.is_some() {
+            services.push(Service { name: "kurrentd", command: words(&["/usr/bin/kurrentd", "run", "--config", configuration]) });
+        }
+        services
+    }
+
+    /// Boot network and uplink for the screen.
+    pub fn lines(&self, plan: &Plan) -> [Option<NetworkLine>; 2] {
+        let line = |nic: &Nic, waiting: &str| {
+            let own = self.addresses.iter().find(|address| address.index == nic.index);
+            NetworkLine {
+                nic: nic.name.clone(),
+                address: own.map_or_else(|| waiting.to_owned(), |own| format!("{}/{}", own.address, own.prefix)),
+                mac: nic.mac.map_or_else(String::new, |mac| mac.to_string()),
+                link: nic.carrier,
+            }
+        };
+        let waiting = match plan.uplink.as_ref().map(|uplink| &uplink.mode) {
+            Some(UplinkMode::Dhcp) => "waiting for DHCP",
+            Some(UplinkMode::Static { .. }) | None => "no address",
+        };
+        [self.chosen.boot.as_ref().map(|nic| line(nic, "no address")), self.chosen.uplink.as_ref().map(|nic| line(nic, waiting))]
+    }
+}
