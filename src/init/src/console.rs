@@ -24,8 +24,8 @@ impl Screen {
         if lines == self.shown {
             return;
         }
-        write(MONITOR, &format!("{CLEAR}{}", lines.join("\r\n")));
-        write(SERIAL, &format!("\r\n{}\r\n", lines.join("\r\n")));
+        write(MONITOR, &format!("{CLEAR}{}", lines.join("\n")));
+        write(SERIAL, &format!("\n{}\n", lines.join("\n")));
         self.shown = lines;
     }
 }
@@ -33,7 +33,7 @@ impl Screen {
 /// One line on both, for what happens before there is a screen and after it.
 pub fn say(text: &str) {
     for device in [MONITOR, SERIAL] {
-        write(device, &format!("\r\nkurrent: {text}\r\n"));
+        write(device, &format!("\nkurrent: {text}\n"));
     }
 }
 

@@ -6,18 +6,26 @@ use kurrent_core::init::nic::{Chosen, Nic, choose};
 use kurrent_core::init::plan::Plan;
 use kurrent_core::init::screen::NetworkLine;
 use kurrent_core::init::supervise::Service;
+use kurrent_core::time::Mono;
+use kurrent_sys::clock::now;
 use kurrent_sys::link::{self, Address, LinkError};
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 /// Kernel index of the loopback interface.
 const LOOPBACK: u32 = 1;
 /// Where `kurrentd uplink` keeps its lease.
 const UPLINK_LEASE: &str = "/run/kurrent/uplink.lease";
 
+/// A NIC that has just been set up needs some seconds to find its link: no fault before that.
+const LINK_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The state of the networks.
 #[derive(Default)]
 pub struct Network {
     chosen: Chosen,
+    /// When a NIC was set up last.
+    set_up_at: Option<Mono>,
     addresses: Vec<Address>,
     /// Sentences for the screen.
     pub faults: Vec<String>,
@@ -37,7 +45,10 @@ impl Network {
                 say(&format!("{network}: {}", name(new).as_deref().unwrap_or("no network card")));
             }
         }
-        self.faults.extend(self.chosen.faults.iter().cloned());
+        let settling = self.set_up_at.is_some_and(|at| now().mono.since(at) < LINK_PATIENCE);
+        if !settling {
+            self.faults.extend(self.chosen.faults.iter().cloned());
+        }
     }
 
     fn try_update(&mut self, plan: &Plan) -> Result<(), LinkError> {
@@ -46,6 +57,7 @@ impl Network {
         // A NIC shows its link only while it is up.
         for down in links.iter_mut().filter(|link| !link.up) {
             link::set_up(down.index, true)?;
+            self.set_up_at = Some(now().mono);
         }
         let nic = |link: &link::Link| Nic { index: link.index, name: link.name.clone(), mac: link.mac, carrier: link.carrier };
         let nics: Vec<Nic> = links.iter().map(nic).collect();
