@@ -92,14 +92,14 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             let checked = match config_file::load(&config) {
                 Ok(checked) => checked,
                 Err(fault) => {
-                    kurrentd::status::write_fault(&status, &fault.to_string())?;
+                    kurrentd::status::write_fault(&status, &fault.to_string());
                     return bad_input(&fault);
                 }
             };
             let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
             let result = runtime.block_on(kurrentd::daemon::run(checked, status.clone()));
             if let Err(error) = &result {
-                kurrentd::status::write_fault(&status, &format!("{error:#}"))?;
+                kurrentd::status::write_fault(&status, &format!("{error:#}"));
             }
             result.map(|()| ExitCode::SUCCESS)
         }

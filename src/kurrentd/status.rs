@@ -35,12 +35,13 @@ pub async fn serve(shared: SharedRef, token: Token, path: PathBuf) {
     }
 }
 
-/// Writes a status when there is no daemon to speak of (it can not start).
-///
-/// # Errors
-/// The file can not be written.
-pub fn write_fault(path: &Path, fault: &str) -> anyhow::Result<()> {
-    write(path, &Status { faults: vec![fault.to_owned()], ..Status::default() }.encode())
+/// Writes a status when there is no daemon to speak of (it can not start). A screen that can not be told is only logged: what
+/// is wrong goes to stderr as well.
+pub fn write_fault(path: &Path, fault: &str) {
+    let faults = fault.lines().map(str::to_owned).collect();
+    if let Err(error) = write(path, &Status { faults, ..Status::default() }.encode()) {
+        tracing::warn!("{}: {error:#}", path.display());
+    }
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {

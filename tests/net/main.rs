@@ -3,6 +3,7 @@
 //! Whoever asks for these tests and cannot run them (no privilege, a client program missing) gets a failure, never a pass.
 
 mod dhcp;
+mod faults;
 mod net;
 mod raw_dhcp;
 mod raw_tftp;

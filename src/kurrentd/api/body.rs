@@ -9,9 +9,12 @@ use http_body_util::{BodyExt, Limited};
 use kurrent_core::id::InvalidName;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Larger than any order; a label set of the largest size fits.
 const MAX_BODY_OCTETS: usize = 64 * 1024;
+/// A body that trickles in holds a connection that others want.
+const BODY_WITHIN: Duration = Duration::from_secs(15);
 
 /// A JSON body. An empty one stands for `{}`.
 pub(super) struct Body<T>(pub(super) T);
@@ -21,7 +24,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let kind = request.headers().get(CONTENT_TYPE).map(|v| String::from_utf8_lossy(v.as_bytes()).to_ascii_lowercase());
-        let octets = match Limited::new(request.into_body(), MAX_BODY_OCTETS).collect().await {
+        let collected = tokio::time::timeout(BODY_WITHIN, Limited::new(request.into_body(), MAX_BODY_OCTETS).collect()).await;
+        let Ok(collected) = collected else {
+            return Err(Problem::new(408, "body_too_slow", "the body did not arrive in time; send it again"));
+        };
+        let octets = match collected {
             Ok(body) => body.to_bytes(),
             Err(e) if e.is::<http_body_util::LengthLimitError>() => {
                 return Err(Problem::new(413, "body_too_large", format!("the body is larger than {MAX_BODY_OCTETS} octets; send less")));

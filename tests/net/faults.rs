@@ -1,0 +1,77 @@
+//! What is served while something is broken, and what is not.
+
+use crate::net::{Client, Net, SERVER, wait_for};
+use anyhow::{Context, Result, ensure};
+use kurrent_harness::netns;
+use std::fs;
+use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::time::Duration;
+
+const MAC: &str = "52:54:00:00:01:01";
+
+fn has_lease(client: &Client) -> Result<bool> {
+    let output = client.output("udhcpc", &["-i", "eth0", "-f", "-q", "-n", "-t", "3", "-T", "1", "-s", "/bin/true"])?;
+    Ok(String::from_utf8_lossy(&output.stderr).contains("lease of "))
+}
+
+fn status(net: &Net) -> String {
+    fs::read_to_string(net.path("status")).unwrap_or_default()
+}
+
+/// Whether something answers on this TCP port of the appliance, seen from its own namespace.
+fn listens(net: &Net, port: u16) -> Result<bool> {
+    let address = SocketAddr::V4(SocketAddrV4::new(SERVER, port));
+    netns::enter(net.netns(), move || TcpStream::connect_timeout(&address, Duration::from_secs(2)).is_ok())
+}
+
+#[test]
+fn a_corrupt_ledger_stops_what_it_governs_and_nothing_is_freed() -> Result<()> {
+    let net = Net::new("corrupt")?;
+    let client = net.client(MAC)?;
+    let daemon = net.serve()?;
+    ensure!(has_lease(&client)?, "no lease while all is well");
+    net.api()?.ask("POST", &format!("/v1/devices/{MAC}"), Some(&serde_json::json!({ "keyless_allowed": true })))?;
+    daemon.kill();
+    let path = net.path("state/devices.yml");
+    let good = fs::read_to_string(&path)?;
+    let bad = good.replace("state: pooled", "state: polled");
+    let line = bad.lines().position(|l| l.contains("polled")).context("no device was recorded")? + 1;
+    fs::write(&path, &bad)?;
+
+    let daemon = net.start()?;
+    let expected = format!("devices.yml:{line}: 'polled' is not valid for state; write pooled, bound or revoked");
+    daemon.wait_for_log(&expected)?;
+    net.api()?
+        .wait_for("status that names the line", "/v1/status", crate::net::DEADLINE, |s| s.to_string().contains(&expected).then_some(()))?;
+    wait_for("the screen names the line", || status(&net).contains(&expected) && status(&net).contains("serving=no"))?;
+    ensure!(!has_lease(&client)?, "an address was given although nobody knows who is revoked");
+    ensure!(!listens(&net, 80)?, "the boot plane serves");
+    ensure!(net.api()?.request("POST", "/v1/workers", Some(&serde_json::json!({ "worker_id": "w1" })))?.status == 503);
+    ensure!(fs::read_to_string(&path)? == bad, "the ledger was written");
+    daemon.kill();
+
+    fs::write(&path, good)?;
+    let _daemon = net.serve()?;
+    ensure!(has_lease(&client)?, "no lease after the repair");
+    ensure!(net.api()?.get(&format!("/v1/devices/{MAC}"))?.get("state") == Some(&"pooled".into()), "the device is gone");
+    net.passed();
+    Ok(())
+}
+
+#[test]
+fn a_taken_port_stops_only_what_needs_it_and_is_tried_again() -> Result<()> {
+    let net = Net::new("taken-port")?;
+    let client = net.client(MAC)?;
+    let taken = netns::enter(net.netns(), || TcpListener::bind("0.0.0.0:8080"))?.context("take the API's port")?;
+    let _daemon = net.serve()?;
+    wait_for("the screen tells of the port", || {
+        status(&net).contains("fault=api: port 8080 can not be bound; stop what uses it, or change spec.http.apiPort")
+    })?;
+    ensure!(has_lease(&client)?, "no lease");
+    ensure!(listens(&net, 80)?, "the boot plane does not serve");
+    drop(taken);
+    wait_for("the API is back", || net.api().is_ok_and(|api| api.get("/v1/status").is_ok()))?;
+    wait_for("the fault is gone", || !status(&net).contains("fault=api"))?;
+    net.passed();
+    Ok(())
+}
