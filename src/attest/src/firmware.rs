@@ -1,18 +1,22 @@
 //! The firmware calls: variables, random numbers, load options, the SMBIOS table. No decisions.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 use kurrent_attest::Refusal;
 use kurrent_attest::smbios::{self, Memory};
 use kurrent_handshake::VARIABLE_GUID;
 use uefi::boot::{self, OpenProtocolAttributes, OpenProtocolParams};
 use uefi::proto::loaded_image::LoadedImage;
 use uefi::proto::rng::Rng;
-use uefi::runtime::{self, VariableAttributes, VariableVendor};
+use uefi::runtime::{self, VariableAttributes, VariableKey, VariableVendor};
 use uefi::table::cfg;
 use uefi::{CStr16, CString16, Guid, Status};
 use zeroize::Zeroizing;
 
 const VENDOR: VariableVendor = VariableVendor(Guid::parse_or_panic(VARIABLE_GUID));
+
+/// A store holds a few hundred variables; firmware whose enumeration runs in circles must not hold us.
+const MAX_VARIABLES: usize = 4096;
 
 /// Who may see a variable, and for how long.
 #[derive(Clone, Copy)]
@@ -92,6 +96,24 @@ fn remove16(name: &CStr16) -> Result<(), Refusal> {
         Err(error) if error.status() == Status::NOT_FOUND => Ok(()),
         Err(_) => Err(Refusal::Firmware),
     }
+}
+
+/// Removes variables that have one of `names` under another vendor's GUID. iPXE looks variables up by name alone: what a
+/// former tenant's operating system left there would be read instead of ours, its public key registered for this machine.
+///
+/// # Errors
+/// [`Refusal::Firmware`] when one can not be removed.
+pub fn remove_lookalikes(names: &[&str]) -> Result<(), Refusal> {
+    let is_lookalike = |key: &VariableKey| {
+        let name = String::from(&*key.name);
+        key.vendor != VENDOR && names.iter().any(|ours| ours.eq_ignore_ascii_case(&name))
+    };
+    // Collected first: removing while enumerating confuses some firmware. A name that can not be read is not one of ours.
+    let keys = runtime::variable_keys().take(MAX_VARIABLES).filter_map(Result::ok);
+    for key in keys.filter(is_lookalike).collect::<Vec<_>>() {
+        runtime::delete_variable(&key.name, &key.vendor).map_err(|_| Refusal::Firmware)?;
+    }
+    Ok(())
 }
 
 /// Random octets from the firmware, else from the CPU.

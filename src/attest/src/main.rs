@@ -26,6 +26,17 @@ mod program {
     use uefi::{Status, entry, println};
     use zeroize::Zeroizing;
 
+    /// Variables that the boot script reads.
+    const READ_BY_IPXE: [&str; 7] = [
+        VARIABLE_PUBLIC_KEY,
+        VARIABLE_MEMORY_TYPE,
+        VARIABLE_MEMORY_SPEED,
+        VARIABLE_MEMORY_TOTAL,
+        VARIABLE_ANSWER,
+        VARIABLE_BOOT_KEY,
+        VARIABLE_ERROR,
+    ];
+
     #[entry]
     fn main() -> Status {
         match run() {
@@ -50,6 +61,7 @@ mod program {
         for stale in [VARIABLE_ERROR, VARIABLE_ANSWER, VARIABLE_BOOT_KEY, VARIABLE_SESSION] {
             firmware::remove(stale)?;
         }
+        firmware::remove_lookalikes(&READ_BY_IPXE)?;
         let load_options = firmware::load_options().ok_or(Refusal::BadArguments)?;
         match parse(&load_options)? {
             Order::Identify => identify(),
