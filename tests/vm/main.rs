@@ -9,4 +9,5 @@ mod attack;
 mod harness;
 mod power;
 mod shared;
+mod target;
 mod worker;

@@ -1,7 +1,12 @@
-//! PID 1 of a virtual machine that holds target and initiator: the target contract on a real kernel, over loopback.
+//! PID 1 of the virtual machines of `tests/vm/target.rs`, which packs it into initramfs and disks and reads the console: `PASS`
+//! with a rule, `FAIL` with the reason, `END` at the end. The kernel command line says what it is (`contract=`):
 //!
-//! `tests/vm/target.rs` packs it into an initramfs with the kernel's modules and reads the console: one `PASS` line per rule,
-//! `FAIL` with the reason, `END` at the end. It then switches the machine off.
+//! - nothing: target and initiator in one machine, the target contract on a real kernel over loopback;
+//! - `serve`: an appliance's place: exports `/dev/vda` and prints the reports that it is sent;
+//! - `store`: puts the file `/session` into the firmware, as the firmware program would;
+//! - as `/sbin/init` of a disk: the worker's system, which tells what stage-1 left it.
+
+mod parts;
 
 use kurrent_core::id::Nqn;
 use kurrent_core::target::plan::Step;
@@ -32,8 +37,22 @@ fn main() {
         println!("FAIL {fault}");
         off();
     }));
-    prepare();
-    run();
+    if arguments.first().is_some_and(|name| name == "/sbin/init") {
+        parts::system();
+    } else {
+        mount("proc", "/proc");
+        mount("sysfs", "/sys");
+        mount("devtmpfs", "/dev");
+        let line = fs::read_to_string("/proc/cmdline").expect("the command line");
+        match line.split_ascii_whitespace().find_map(|w| w.strip_prefix("contract=")) {
+            Some("serve") => parts::serve(),
+            Some("store") => parts::store(),
+            _ => {
+                prepare();
+                run();
+            }
+        }
+    }
     println!("END");
     off();
 }
@@ -51,19 +70,20 @@ fn mount(kind: &str, place: &str) {
 }
 
 fn prepare() {
-    mount("proc", "/proc");
-    mount("sysfs", "/sys");
-    mount("devtmpfs", "/dev");
     mount("tmpfs", "/image");
+    load_target();
+    link::set_up(1, true).expect("loopback");
+    let image = File::create(IMAGE).expect("the image");
+    image.set_len(IMAGE_BYTES).expect("the image");
+    image.write_all_at(b"first", 0).expect("the image");
+}
+
+fn load_target() {
     let modules = kmod::ModuleTree::running().expect("modules");
     for module in ["configfs", "nvmet", "nvmet-tcp", "nvme-tcp"] {
         modules.load(module).expect(module);
     }
     mount("configfs", "/sys/kernel/config");
-    link::set_up(1, true).expect("loopback");
-    let image = File::create(IMAGE).expect("the image");
-    image.set_len(IMAGE_BYTES).expect("the image");
-    image.write_all_at(b"first", 0).expect("the image");
 }
 
 fn passed(rule: &str, started: Instant) {
