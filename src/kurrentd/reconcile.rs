@@ -115,7 +115,7 @@ impl TargetHandle {
         Err(seen.faults.iter().find(about).or(seen.faults.first()).cloned().unwrap_or_else(|| "the disk is not exported yet".into()))
     }
 
-    fn publish(&self, seen: Observation) {
+    pub(crate) fn publish(&self, seen: Observation) {
         self.0.send_replace(Arc::new(seen));
     }
 
@@ -147,6 +147,10 @@ impl Kernel {
 /// # Errors
 /// A pass ended by a panic; to be started again.
 pub async fn serve(shared: SharedRef, kernel: Kernel) -> anyhow::Result<()> {
+    if shared.ledger.unreadable() {
+        // Its snapshot is empty, and emptiness would withdraw everything: what the kernel exports goes on as it is.
+        return Ok(());
+    }
     let mut ledgers = shared.ledger.watch();
     let local = SocketAddrV4::new(shared.config.boot_network.address, shared.config.agent.target_port);
     let mut follower = Follower::new(kernel, shared.credentials.clone(), local);
@@ -179,3 +183,6 @@ pub async fn serve(shared: SharedRef, kernel: Kernel) -> anyhow::Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -290,3 +290,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, StorageErr
         Err(_) => Err(StorageError::new("internal", 500, "the work was ended; see the log".into())),
     }
 }
+
+#[cfg(test)]
+mod tests;

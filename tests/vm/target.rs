@@ -6,6 +6,7 @@ use kurrent_core::stage1::Credentials;
 use kurrent_core::target::Secret;
 use kurrent_handshake::{Session, VARIABLE_GUID, VARIABLE_SESSION, report_is_genuine};
 use kurrent_harness::evidence::Run;
+use kurrent_harness::master;
 use kurrent_harness::process::{Lifetime, Process};
 use kurrent_harness::tools;
 use kurrent_harness::wire::free_group;
@@ -24,10 +25,21 @@ const SYSTEM_WITHIN: Duration = Duration::from_secs(180);
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// The parts of the module tree that these machines need; depmod sees to the rest.
 const MODULES: [&str; 12] = [
-    "drivers/nvme", "drivers/net/virtio_net.ko.xz", "drivers/net/net_failover.ko.xz", "net/core/failover.ko.xz", "drivers/block/virtio_blk.ko.xz",
-    "fs/configfs", "fs/efivarfs", "fs/ext4", "fs/jbd2", "fs/mbcache.ko.xz", "crypto", "lib",
+    "drivers/nvme",
+    "drivers/net/virtio_net.ko.xz",
+    "drivers/net/net_failover.ko.xz",
+    "net/core/failover.ko.xz",
+    "drivers/block/virtio_blk.ko.xz",
+    "fs/configfs",
+    "fs/efivarfs",
+    "fs/ext4",
+    "fs/jbd2",
+    "fs/mbcache.ko.xz",
+    "crypto",
+    "lib",
 ];
 const MODULES_MORE: [&str; 2] = ["fs/xfs", "arch/x86/crypto"];
+const DISK_BYTES: u64 = 80 << 20;
 const REPORT_KEY: [u8; 32] = [9; 32];
 const BOOT_ID: &str = "0011223344556677";
 const WORKER_MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0x77, 1, 1]);
@@ -42,15 +54,22 @@ struct Parts {
 }
 
 fn parts() -> Result<Parts> {
-    let deps = std::env::var_os("KURRENT_DEPS_DIR").map_or_else(|| tools::target_dir().join("deps"), PathBuf::from).join("linux-image-amd64");
+    let deps =
+        std::env::var_os("KURRENT_DEPS_DIR").map_or_else(|| tools::target_dir().join("deps"), PathBuf::from).join("linux-image-amd64");
     let kernels = fs::read_dir(deps.join("boot")).context("the kernel is missing: run `make deps`")?;
-    let kernel = kernels.flatten().map(|e| e.path()).find(|p| p.to_string_lossy().contains("/vmlinuz-")).context("no kernel: run `make deps`")?;
+    let kernel =
+        kernels.flatten().map(|e| e.path()).find(|p| p.to_string_lossy().contains("/vmlinuz-")).context("no kernel: run `make deps`")?;
     let release = kernel.to_string_lossy().rsplit_once("/vmlinuz-").map(|(_, r)| r.to_owned()).context("a kernel's name")?;
     // As the image builds stage-1, and in the same place: after `make image` only the contract is left to build.
     let built = |arguments: &[&str]| {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--release", "--locked", "--quiet", "--target", TRIPLE, "--target-dir"]).arg(tools::target_dir()).args(arguments);
-        tools::run(cargo.current_dir(tools::source_dir()).env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-C target-feature=+crt-static"))
+        cargo
+            .args(["build", "--release", "--locked", "--quiet", "--target", TRIPLE, "--target-dir"])
+            .arg(tools::target_dir())
+            .args(arguments);
+        tools::run(
+            cargo.current_dir(tools::source_dir()).env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-C target-feature=+crt-static"),
+        )
     };
     built(&["-p", "kurrent-stage1"])?;
     built(&["-p", "kurrent-sys", "--features", "fake", "--example", "target_contract"])?;
@@ -145,7 +164,7 @@ fn the_kernels_target_holds_the_contract() -> Result<()> {
     let text = boot(&run, &parts, "contract", &archive, "", &[])?.wait_for("\nEND", CONTRACT_WITHIN)?;
     let passed: Vec<&str> = text.lines().filter(|l| l.starts_with("PASS")).collect();
     println!("{}", passed.join("\n"));
-    ensure!(passed.len() == 8, "{passed:?}");
+    ensure!(passed.len() == 9, "{passed:?}");
     run.passed();
     Ok(())
 }
@@ -160,13 +179,12 @@ fn worker_disk(run: &Run, parts: &Parts) -> Result<PathBuf> {
     fs::write(root.join("etc/hostname"), "master\n").context("hostname")?;
     fs::write(root.join("usr/lib/modules/1.0-own/kept"), "").context("a module")?;
     copy(&parts.contract, &root.join("sbin/init"))?;
-    let (system, disk) = (run.scratch().join("system"), run.scratch().join("disk"));
-    tools::run(Command::new("/usr/sbin/mke2fs").args(["-q", "-t", "ext4", "-b", "4096", "-d"]).arg(&root).arg(&system).arg("64M"))?;
-    fs::File::create(&disk).and_then(|f| f.set_len(80 << 20)).context("the disk")?;
-    let table = "printf 'label: gpt\\n start=256, size=16384, type=4f68bce3-e8cd-4db1-96e7-fbcaf984b709\\n'";
-    let write = format!("{table} | /usr/sbin/sfdisk -q --sector-size 4096 {}", tools::quoted(&disk));
-    tools::run(Command::new("sh").args(["-c", &write]))?;
-    tools::run(Command::new("dd").args(["bs=4096", "seek=256", "conv=notrunc,sparse", "status=none"]).arg(format!("if={}", system.display())).arg(format!("of={}", disk.display())))?;
+    let disk = run.scratch().join("disk");
+    master::write_gpt(&disk, DISK_BYTES)?;
+    let mut format = Command::new("/usr/sbin/mke2fs");
+    format.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E", &format!("offset={},nodiscard", master::ROOT_OFFSET), "-d"]);
+    let kib = (DISK_BYTES - master::ROOT_OFFSET - master::TAIL_BYTES) / 1024;
+    tools::run(format.arg(&root).arg(&disk).arg(format!("{kib}k")))?;
     Ok(disk)
 }
 
@@ -207,7 +225,12 @@ fn firmware(store: &Path) -> Result<Vec<String>> {
 }
 
 fn nic(group: SocketAddrV4, mac: MacAddr) -> Vec<String> {
-    vec!["-netdev".into(), format!("socket,id=n,mcast={group},localaddr=127.0.0.1"), "-device".into(), format!("virtio-net-pci,netdev=n,mac={mac},romfile=")]
+    vec![
+        "-netdev".into(),
+        format!("socket,id=n,mcast={group},localaddr=127.0.0.1"),
+        "-device".into(),
+        format!("virtio-net-pci,netdev=n,mac={mac},romfile="),
+    ]
 }
 
 /// Puts a session of 70 octets into a fresh firmware store.
@@ -243,8 +266,14 @@ fn stage1_unseals_connects_and_starts_the_disks_own_init() -> Result<()> {
     println!("power-on to the system's end: {} ms", started.elapsed().as_millis());
     let told: BTreeMap<&str, &str> = text.lines().filter_map(|l| l.strip_prefix("TOLD ")?.split_once('=')).collect();
     let expected = [
-        ("hostname", "w1"), ("etc-hostname", "w1"), ("modules", "there"), ("other-modules", "there"), ("sealed", "gone"),
-        ("session-variables", "0"), ("addresses", "127.0.0.1 10.77.0.101"), ("ifstate", "eth0=eth0"),
+        ("hostname", "w1"),
+        ("etc-hostname", "w1"),
+        ("modules", "there"),
+        ("other-modules", "there"),
+        ("sealed", "gone"),
+        ("session-variables", "0"),
+        ("addresses", "127.0.0.1 10.77.0.101"),
+        ("ifstate", "eth0=eth0"),
         ("networkd", "[Match]|MACAddress=52:54:00:77:01:01||[Link]|Unmanaged=yes"),
     ];
     for (what, value) in expected {

@@ -20,9 +20,9 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// 640 MiB: 200 are used, and the lab sends all of it to the appliance.
 const DISK_BYTES: u64 = 640 << 20;
 /// First usable byte: 1 MiB, the alignment that every partitioning tool uses.
-const ROOT_OFFSET: u64 = 1 << 20;
+pub const ROOT_OFFSET: u64 = 1 << 20;
 /// Left free at the end for the backup GPT.
-const TAIL_BYTES: u64 = 1 << 20;
+pub const TAIL_BYTES: u64 = 1 << 20;
 /// Beyond minbase: an init, devices, addresses, modules and `ps`.
 const PACKAGES: &str = "systemd-sysv,udev,iproute2,kmod,procps";
 /// What nobody reads on a worker in the lab; a third of the size.
@@ -121,7 +121,7 @@ fn build(dir: &Path, image: &Path) -> Result<()> {
     let tree = dir.join("master.tree");
     let script = dir.join("master.sh");
     fs::write(&script, tree_script(&tree, &tar, image)).with_context(|| format!("write {}", script.display()))?;
-    write_gpt(image)?;
+    write_gpt(image, DISK_BYTES)?;
     // Without root, fakeroot remembers the owners of the unpacked tree for as long as the script runs.
     let mut shell = Command::new(if nix::unistd::geteuid().is_root() { "sh" } else { "fakeroot" });
     if !nix::unistd::geteuid().is_root() {
@@ -155,11 +155,11 @@ fn tree_script(tree: &Path, tar: &Path, image: &Path) -> String {
     text
 }
 
-/// One GPT for 4096-byte blocks with one partition of the x86-64 root type.
-fn write_gpt(image: &Path) -> Result<()> {
+/// One GPT for 4096-byte blocks with one partition of the x86-64 root type, from [`ROOT_OFFSET`] to [`TAIL_BYTES`] before the end.
+pub fn write_gpt(image: &Path, bytes: u64) -> Result<()> {
     let _ = fs::remove_file(image);
     let file = fs::File::create_new(image).with_context(|| format!("create {}", image.display()))?;
-    file.set_len(DISK_BYTES).with_context(|| format!("size {}", image.display()))?;
+    file.set_len(bytes).with_context(|| format!("size {}", image.display()))?;
     let block = gpt::disk::LogicalBlockSize::Lb4096;
     let device: gpt::DiskDeviceObject =
         Box::new(fs::OpenOptions::new().read(true).write(true).open(image).with_context(|| format!("open {}", image.display()))?);
@@ -170,11 +170,11 @@ fn write_gpt(image: &Path) -> Result<()> {
         .context("begin a partition table")?;
     disk.update_partitions(BTreeMap::new()).context("empty partition table")?;
     let first = ROOT_OFFSET / 4096;
-    let blocks = (DISK_BYTES - ROOT_OFFSET - TAIL_BYTES) / 4096;
+    let blocks = (bytes - ROOT_OFFSET - TAIL_BYTES) / 4096;
     disk.add_partition_at("root", 1, first, blocks, gpt::partition_types::LINUX_ROOT_X64, 0).context("root partition")?;
     disk.write().context("write the partition table")?;
     let mut protective = fs::OpenOptions::new().write(true).open(image).with_context(|| format!("open {}", image.display()))?;
-    let last = u32::try_from(DISK_BYTES / 4096 - 1).unwrap_or(u32::MAX);
+    let last = u32::try_from(bytes / 4096 - 1).unwrap_or(u32::MAX);
     gpt::mbr::ProtectiveMBR::with_lb_size(last).overwrite_lba0(&mut protective).context("protective MBR")?;
     Ok(())
 }

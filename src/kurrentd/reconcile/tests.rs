@@ -1,0 +1,281 @@
+//! The reconciler on a tree that behaves like the kernel's, with a real ledger, storage and credentials.
+
+use super::*;
+use crate::credentials::{BootFacts, for_boot};
+use crate::shared::Shared;
+use crate::storage::{Content, Created, NewDisk};
+use kurrent_core::config::Config;
+use kurrent_core::id::{MacAddr, WorkerId};
+use kurrent_core::ledger::{Change, Disk};
+use kurrent_core::target::Step;
+use kurrent_sys::configfs::fake::FakeKernel;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use zeroize::Zeroizing;
+
+const A: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0xa]);
+const B: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0xb]);
+const ADDRESS_OF_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
+const WITHIN: Duration = Duration::from_secs(10);
+
+struct Bench {
+    shared: SharedRef,
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    /// Two devices; a Worker `w1` with a disk.
+    async fn new() -> Self {
+        let bench = Self::open(tempfile::tempdir().unwrap());
+        for mac in [A, B] {
+            bench.change(Change::Register { mac, public_key: None, keyless_allowed: true, note: String::new() }).await;
+        }
+        bench.worker("w1").await;
+        bench.connections(&[]);
+        bench.shared.leases.store(Arc::new([(ADDRESS_OF_A, A)].into()));
+        bench
+    }
+
+    fn open(folder: tempfile::TempDir) -> Self {
+        let mut config = Config { state_dir: folder.path().join("state"), ..Config::default() };
+        config.agent.disk_dir = folder.path().join("disks");
+        config.boot_network.address = [10, 0, 0, 1].into();
+        Self { shared: Shared::open(config).unwrap(), folder }
+    }
+
+    /// The daemon starts again on the same folders.
+    async fn restart(self) -> Self {
+        let Self { shared, folder } = self;
+        // The ledgers belong to one writer at a time; the old one ends with its last handle.
+        drop(shared);
+        let deadline = std::time::Instant::now() + WITHIN;
+        let mut folder = folder;
+        loop {
+            let bench = Self::open(folder);
+            if !bench.shared.ledger.unreadable() {
+                return bench;
+            }
+            assert!(std::time::Instant::now() < deadline, "{:?}", bench.shared.ledger.fault());
+            folder = bench.folder;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn change(&self, change: Change) -> u64 {
+        self.shared.ledger.submit(change, "test").await.unwrap().1.generation
+    }
+
+    async fn worker(&self, id: &str) -> Disk {
+        let worker: WorkerId = id.parse().unwrap();
+        self.change(Change::CreateWorker { worker: worker.clone() }).await;
+        let request =
+            NewDisk { worker, os: "debian".parse().unwrap(), os_version: "13".parse().unwrap(), content: Content::Empty(1 << 20) };
+        let Created::Disk(disk) = self.shared.storage.create_disk(request, "test").await.unwrap() else { panic!("empty disks are quick") };
+        disk
+    }
+
+    async fn bind(&self, mac: MacAddr, worker: &str) -> u64 {
+        self.change(Change::Bind { mac, worker: worker.parse().unwrap(), force: true }).await
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("nvmet")
+    }
+
+    fn nvmet(&self) -> Nvmet {
+        Nvmet::new(self.root(), Box::new(FakeKernel::new(&self.root()).unwrap()))
+    }
+
+    fn follower(&self) -> Follower {
+        let kernel = Kernel { nvmet: self.nvmet(), tcp: self.folder.path().join("tcp") };
+        Follower::new(kernel, self.shared.credentials.clone(), "10.0.0.1:4420".parse().unwrap())
+    }
+
+    fn pass(&self, follower: &mut Follower) -> Observation {
+        follower.pass(&self.shared.config, &self.shared.ledger.snapshot(), &self.shared.leases.load_full())
+    }
+
+    /// What the kernel lists as connected to the port.
+    fn connections(&self, from: &[Ipv4Addr]) {
+        let hex = |a: Ipv4Addr| format!("{:08X}", u32::from_ne_bytes(a.octets()));
+        let line = |a: &Ipv4Addr| format!(" 0: {}:1144 {}:A001 01 0\n", hex([10, 0, 0, 1].into()), hex(*a));
+        fs::write(self.folder.path().join("tcp"), format!("  sl local\n{}", from.iter().map(line).collect::<String>())).unwrap();
+    }
+
+    fn boot(&self, mac: MacAddr) -> Result<stage1::Credentials, crate::credentials::NotReady> {
+        let facts = BootFacts {
+            mac,
+            address: ADDRESS_OF_A,
+            prefix: 24,
+            gateway: None,
+            dns: vec![],
+            boot_id: "0011223344556677".into(),
+            report_key: Zeroizing::new([0; 32]),
+        };
+        for_boot(&self.shared.credentials, &self.shared.config, &self.shared.ledger.snapshot(), facts)
+    }
+}
+
+/// Every file and link below, with its inode and time of change: the same again means untouched.
+fn fingerprint(folder: &Path) -> Vec<(PathBuf, u64, i64, i64)> {
+    let mut found = vec![];
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let metadata = fs::symlink_metadata(entry.path()).unwrap();
+        found.push((entry.path(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()));
+        if metadata.is_dir() {
+            found.extend(fingerprint(&entry.path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn binding_exports_the_disk_and_a_boot_gets_what_opens_it_and_unbinding_takes_it_back() {
+    let bench = Bench::new().await;
+    let kernel = Kernel { nvmet: bench.nvmet(), tcp: bench.folder.path().join("tcp") };
+    tokio::spawn(serve(bench.shared.clone(), kernel));
+    let target = &bench.shared.target;
+    let bound = bench.bind(A, "w1").await;
+    target.settled(bound, WITHIN).await.unwrap();
+    let credentials = bench.boot(A).unwrap();
+    target.ready(&credentials).unwrap();
+    let seen = target.observation();
+    assert_eq!(seen.exports.len(), 1);
+    assert_eq!(
+        (seen.exports[0].subsystem.as_str(), seen.exports[0].host.as_str()),
+        (credentials.subsystem.as_str(), credentials.host.as_str())
+    );
+    assert!(bench.boot(B).is_err());
+
+    let unbound = bench.change(Change::Unbind { mac: A }).await;
+    target.settled(unbound, WITHIN).await.unwrap();
+    assert!(target.ready(&credentials).is_err());
+    assert_eq!((target.observation().exports.len(), bench.shared.credentials.all()), (0, vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_new_device_is_let_in_only_when_the_old_ones_connections_are_gone() {
+    let bench = Bench::new().await;
+    let mut follower = bench.follower();
+    bench.bind(A, "w1").await;
+    assert_eq!(bench.pass(&mut follower).faults, Vec::<String>::new());
+    let old = bench.boot(A).unwrap();
+    bench.connections(&[ADDRESS_OF_A, [10, 0, 0, 101].into()]);
+    bench.bind(B, "w1").await;
+    let seen = bench.pass(&mut follower);
+    assert!(seen.faults.iter().any(|f| f.contains("still open")), "{:?}", seen.faults);
+    assert_eq!(seen.exports, vec![], "not linked while the old epoch may be writing");
+    assert!(!seen.tree.hosts.contains_key(old.host.as_str()), "and the old host is out");
+    // Another worker's connection is nobody's business here.
+    bench.connections(&[[10, 0, 0, 101].into()]);
+    let seen = bench.pass(&mut follower);
+    assert_eq!((seen.faults, seen.exports.len()), (vec![], 1));
+    let new = bench.boot(B).unwrap();
+    assert!(new.host_secret != old.host_secret, "secrets are never those of another epoch or device");
+    assert_eq!(bench.shared.credentials.all().len(), 1, "the old record is gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_device_counts_as_cut_only_when_its_connections_are_gone() {
+    let bench = Bench::new().await;
+    let mut follower = bench.follower();
+    bench.bind(A, "w1").await;
+    bench.pass(&mut follower);
+    bench.connections(&[ADDRESS_OF_A]);
+    bench.change(Change::Revoke { mac: A }).await;
+    let seen = bench.pass(&mut follower);
+    assert!(seen.faults.iter().any(|f| f.contains("still open")), "{:?}", seen.faults);
+    bench.connections(&[]);
+    assert_eq!(bench.pass(&mut follower).faults, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_daemon_touches_nothing_that_is_right() {
+    let bench = Bench::new().await;
+    bench.bind(A, "w1").await;
+    bench.pass(&mut bench.follower());
+    bench.connections(&[ADDRESS_OF_A]);
+    let before = fingerprint(&bench.root());
+    let bench = bench.restart().await;
+    let seen = bench.pass(&mut bench.follower());
+    assert_eq!((seen.faults, seen.exports.len()), (vec![], 1));
+    assert_eq!(fingerprint(&bench.root()), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_credentials_file_cuts_nobody_and_lets_nobody_new_in() {
+    let bench = Bench::new().await;
+    bench.bind(A, "w1").await;
+    bench.pass(&mut bench.follower());
+    fs::write(bench.folder.path().join("state/secrets/credentials.yml"), "damaged").unwrap();
+    let before = fingerprint(&bench.root());
+    let bench = bench.restart().await;
+    let mut follower = bench.follower();
+    let seen = bench.pass(&mut follower);
+    assert!(seen.faults.iter().any(|f| f.contains("credentials.yml")), "{:?}", seen.faults);
+    assert_eq!((seen.exports.len(), fingerprint(&bench.root()) == before), (1, true));
+    assert!(bench.boot(A).is_err());
+    bench.bind(B, "w1").await;
+    let seen = bench.pass(&mut follower);
+    assert_eq!((seen.exports, seen.tree.hosts.len()), (vec![], 0), "the old device is out although nobody new can come in");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_appliance_that_starts_again_exports_everything_with_the_same_identifiers() {
+    let bench = Bench::new().await;
+    bench.bind(A, "w1").await;
+    let before = bench.pass(&mut bench.follower()).tree;
+    fs::remove_dir_all(bench.root()).unwrap();
+    let bench = bench.restart().await;
+    assert_eq!(bench.pass(&mut bench.follower()).tree, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drift_made_by_hand_is_repaired() {
+    let bench = Bench::new().await;
+    let mut follower = bench.follower();
+    bench.bind(A, "w1").await;
+    let right = bench.pass(&mut follower);
+    let subsystem = right.exports[0].subsystem.clone();
+    let nvmet = bench.nvmet();
+    for drift in [Step::Unlink(subsystem.clone()), Step::DisableNamespace(subsystem.clone(), 1)] {
+        nvmet.run(&drift).unwrap();
+        let seen = bench.pass(&mut follower);
+        assert_eq!((seen.faults, seen.tree), (vec![], right.tree.clone()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_disk_that_can_not_be_served_does_not_keep_the_others() {
+    let bench = Bench::new().await;
+    let other = bench.worker("w2").await;
+    let path = bench.folder.path().join("disks").join(other.filename.as_str());
+    let mut sectors = vec![0; 1 << 20];
+    sectors[512..520].copy_from_slice(b"EFI PART");
+    fs::write(&path, &sectors).unwrap();
+    bench.bind(A, "w1").await;
+    bench.bind(B, "w2").await;
+    let mut follower = bench.follower();
+    let seen = bench.pass(&mut follower);
+    assert_eq!(seen.exports.len(), 1);
+    assert!(seen.faults.len() == 1 && seen.faults[0].contains("512-byte sectors"), "{:?}", seen.faults);
+    fs::remove_file(&path).unwrap();
+    assert!(bench.pass(&mut follower).faults[0].contains("can not be read"));
+    fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let seen = bench.pass(&mut follower);
+    assert_eq!((seen.faults, seen.exports.len()), (vec![], 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_without_target_is_a_fault_in_words() {
+    let bench = Bench::new().await;
+    let kernel =
+        Kernel { nvmet: Nvmet::new(bench.folder.path().join("none"), Box::new(kurrent_sys::configfs::RealKernel)), tcp: "/none".into() };
+    tokio::spawn(serve(bench.shared.clone(), kernel));
+    let bound = bench.bind(A, "w1").await;
+    let why = bench.shared.target.settled(bound, Duration::from_millis(500)).await.unwrap_err();
+    assert!(why.contains("not available on this kernel"), "{why}");
+    assert!(bench.shared.faults.list().iter().any(|f| f.contains("not available")));
+}
