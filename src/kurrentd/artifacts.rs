@@ -4,24 +4,17 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// What `/files/` holds: name there and path under `files_dir` are the same.
-pub const NAMES: &[&str] = &[
-    "kurrent-attest.efi",
-    "worker/vmlinuz",
-    "worker/stage1.img",
-    "snponly.efi",
-    "ipxe.efi",
-    "ipxe-amd64.efi",
-    "ipxe-arm64.efi",
-    "undionly.kpxe",
-];
+/// What `/files/` holds besides [`LOADERS`]: name there and path under `files_dir` are the same.
+const NAMES: &[&str] = &["kurrent-attest.efi", KERNEL, "worker/stage1.img"];
+/// Network boot programs: their download is a step of the timeline.
+pub const LOADERS: &[&str] = &["snponly.efi", "ipxe.efi", "ipxe-amd64.efi", "ipxe-arm64.efi", "undionly.kpxe"];
 /// The kernel: its download is a step of the timeline.
 pub const KERNEL: &str = "worker/vmlinuz";
 
 /// The table's own entry for a requested name.
 #[must_use]
 pub fn known(name: &str) -> Option<&'static str> {
-    NAMES.iter().find(|known| **known == name).copied()
+    NAMES.iter().chain(LOADERS).find(|known| **known == name).copied()
 }
 
 /// Opens a file of the table, with its size. Blocks on the disk.

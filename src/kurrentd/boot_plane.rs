@@ -4,6 +4,7 @@
 //! and the status of the answer. Revoked machines hear nothing: an empty 404, whatever they ask for.
 
 pub mod boots;
+mod report;
 pub mod verify;
 
 use crate::audit::Event;
@@ -16,20 +17,18 @@ use kurrent_core::boot::{self, BootId, Evidence, Grant, Refusal, Standing, Wait}
 use kurrent_core::http::Form;
 use kurrent_core::id::MacAddr;
 use kurrent_core::ipxe;
-use kurrent_core::ledger::{Change, Device, Fingerprint, Ledger};
+use kurrent_core::ledger::{Ledger, Outcome};
 use kurrent_core::stage1::Credentials;
 use kurrent_core::time::Now;
 use kurrent_core::timeline::Step;
 use kurrent_handshake::{FLAG_MAY_PIN, Side};
 use kurrent_sys::entropy;
+use report::Report;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
-use std::time::Duration;
 use verify::{Claim, DeviceKey};
 use zeroize::Zeroizing;
 
-/// A known device whose report says nothing new is written down this often at most.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Longest `detail` of a stage-1 report, characters.
 const MAX_DETAIL: usize = 200;
 
@@ -188,16 +187,12 @@ impl BootPlane {
             Err(refusal) => return self.refuse(form.get("mac").parse().ok(), VERB, refusal, now),
         };
         self.shared.timelines.mark(mac, Step::Script, now);
-        let key = DeviceKey::of_report(form.get("public_key"));
-        let report = Report {
-            mac,
-            uuid: uuid_text(form.get("uuid")),
-            public_key: key.as_ref().map(DeviceKey::text),
-            fingerprint: fingerprint(form),
-        };
+        let report = Report::read(mac, form);
+        let has_key = report.has_key();
         let mut ledger = ledger;
         if report.is_news(ledger.device(mac), now) {
             match self.shared.ledger.submit(report.into_change(), &format!("device {mac}")).await {
+                Ok((Outcome::KeyMismatch, _)) => return self.refuse(Some(mac), VERB, Refusal::KeyMismatch, now),
                 Ok((_, after)) => ledger = after,
                 Err(error) => {
                     tracing::warn!(%mac, %error, "a report could not be taken");
@@ -206,10 +201,9 @@ impl BootPlane {
             }
         }
         let standing = Standing::of(&ledger, mac);
-        let wait =
-            boot::after_report(standing, ledger.window_open(now.wall), key.is_some(), form.get("polls").parse().unwrap_or(0), jitter());
+        let wait = boot::after_report(standing, ledger.window_open(now.wall), has_key, form.get("polls").parse().unwrap_or(0), jitter());
         let firmware_fault = form.get("error");
-        if key.is_none() && !firmware_fault.is_empty() {
+        if !has_key && !firmware_fault.is_empty() {
             self.shared.timelines.fault(mac, Refusal::of_firmware(firmware_fault).line(), now);
         }
         self.wait(standing, &wait, form.get("age"))
@@ -367,51 +361,6 @@ impl BootPlane {
             _ => return Answer::Malformed,
         }
         Answer::Done
-    }
-}
-
-/// A report in the form that the ledger takes.
-struct Report {
-    mac: MacAddr,
-    uuid: String,
-    public_key: Option<String>,
-    fingerprint: Fingerprint,
-}
-
-impl Report {
-    /// Whether the ledger has to hear of it: always from a stranger, else when something differs, or now and then.
-    fn is_news(&self, device: Option<&Device>, now: Now) -> bool {
-        let Some(device) = device else { return true };
-        let recent = device.last_seen.is_some_and(|seen| {
-            let ago = now.wall.duration_since(seen);
-            !ago.is_negative() && ago.unsigned_abs() < REPORT_EVERY
-        });
-        !recent || device.fingerprint != self.fingerprint || device.uuid != self.uuid || self.public_key != device.public_key
-    }
-
-    fn into_change(self) -> Change {
-        Change::Report { mac: self.mac, uuid: self.uuid, public_key: self.public_key, fingerprint: self.fingerprint }
-    }
-}
-
-/// In one form; empty when there is none, or only zeros.
-fn uuid_text(text: &str) -> String {
-    text.parse().ok().filter(|uuid: &uuid::Uuid| !uuid.is_nil()).map(|uuid| uuid.to_string()).unwrap_or_default()
-}
-
-fn fingerprint(form: &Form) -> Fingerprint {
-    // Firmware strings go into a file that people read: no control characters, no padding.
-    let text = |name| form.get(name).chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned();
-    Fingerprint {
-        manufacturer: text("manufacturer"),
-        product: text("product"),
-        serial: text("serial"),
-        cpu_model: text("cpu_model"),
-        memory_total: text("memory_total"),
-        memory_type: text("memory_type"),
-        memory_speed: text("memory_speed"),
-        nic_chip: text("nic_chip"),
-        nic_busid: text("nic_busid"),
     }
 }
 

@@ -123,6 +123,8 @@ pub enum Refusal {
     NotReady,
     /// Nothing to seal to: secrets never travel in clear.
     NoChannel,
+    /// It shows another key than the stored one: nothing changed.
+    KeyMismatch,
     /// This machine asks too often.
     TooMany,
     /// The ledger can not take the report now.
@@ -148,6 +150,7 @@ impl Refusal {
             Self::NoDisk => "no_disk",
             Self::NotReady => "not_ready",
             Self::NoChannel => "no_channel",
+            Self::KeyMismatch => "key_mismatch",
             Self::TooMany => "too_many",
             Self::Unavailable => "unavailable",
         }
@@ -171,6 +174,9 @@ impl Refusal {
             Self::NoDisk => "no system disk: the worker has none, or none is its default",
             Self::NotReady => "the disk is being made ready",
             Self::NoChannel => "refused (no_channel): this boot method needs the firmware program to receive its secrets",
+            Self::KeyMismatch => {
+                "refused (key_mismatch): this machine shows another key than the registered one; rekey it if that is right"
+            }
             Self::TooMany => "refused (too_many): this machine boots too often; wait a minute",
             Self::Unavailable => "the server can not write its ledger now; see its screen",
         }
@@ -193,15 +199,16 @@ impl Refusal {
             | Self::NoDisk
             | Self::NotReady
             | Self::NoChannel
+            | Self::KeyMismatch
             | Self::TooMany
             | Self::Unavailable => false,
         }
     }
 
-    /// Whether it is a refusal worth an audit line, or only a state of things that will pass.
+    /// Whether the boot plane audits it: not a state of things that will pass, nor what the ledger writer audits.
     #[must_use]
     pub fn is_audited(self) -> bool {
-        !matches!(self, Self::NotReady | Self::Unavailable | Self::NoDisk)
+        !matches!(self, Self::NotReady | Self::Unavailable | Self::NoDisk | Self::KeyMismatch)
     }
 
     /// What `KurrentError` says of the firmware program's failure.
@@ -217,7 +224,7 @@ impl Refusal {
             Self::NoDisk | Self::MissingSig | Self::Unavailable => 5,
             // Somebody has to do something first.
             Self::NoMac | Self::MacMismatch | Self::Revoked | Self::NotBound | Self::NoKey => 10,
-            Self::VerifyFailed | Self::WrongServer | Self::Firmware | Self::NoChannel | Self::TooMany => 15,
+            Self::VerifyFailed | Self::WrongServer | Self::Firmware | Self::NoChannel | Self::KeyMismatch | Self::TooMany => 15,
         }
     }
 

@@ -194,6 +194,7 @@ fn every_refusal_has_its_code_and_only_the_silent_ones_have_no_line() {
         NoDisk,
         NotReady,
         NoChannel,
+        KeyMismatch,
         TooMany,
         Unavailable,
     ];

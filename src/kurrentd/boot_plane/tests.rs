@@ -5,10 +5,11 @@ use super::*;
 use ed25519_dalek::SigningKey;
 use kurrent_core::config::Config;
 use kurrent_core::id::{OsTag, WorkerId, disk_file_name, disk_nqn};
-use kurrent_core::ledger::{Disk, DiskSource};
+use kurrent_core::ledger::{Change, Disk, DiskSource};
 use kurrent_core::time::Mono;
 use kurrent_handshake::{Answer as Signed, Challenge, Session, boot_public_key, report_proof};
 use kurrent_sys::clock;
+use std::time::Duration;
 
 pub(crate) const MAC: &str = "52:54:00:00:00:01";
 const OTHER: &str = "52:54:00:00:00:02";
@@ -315,6 +316,18 @@ async fn k07_k08_strangers_are_admitted_only_with_window_and_key_and_unchanged_r
     }
     let again = bench.plane.shared.ledger.snapshot();
     assert!(Arc::ptr_eq(&after, &again), "twenty polls changed nothing at all");
+}
+
+#[tokio::test]
+async fn a_report_with_another_key_changes_nothing_and_says_so() {
+    let bench = Bench::new(true);
+    bench.open_window().await;
+    bench.report(&key()).await;
+    let stored = bench.plane.shared.ledger.snapshot().device(MAC.parse().unwrap()).unwrap().public_key.clone();
+    let script = bench.report(&SigningKey::from_bytes(&[9; 32])).await;
+    assert!(set(&script, "kreason").contains("key_mismatch"), "{script}");
+    assert_eq!(bench.plane.shared.ledger.snapshot().device(MAC.parse().unwrap()).unwrap().public_key, stored);
+    assert!(bench.was_audited("report", "key_mismatch"));
 }
 
 #[tokio::test]

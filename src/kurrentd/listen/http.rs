@@ -248,6 +248,8 @@ async fn file(plane: &BootPlane, peer: Peer, name: &'static str, request: &Reque
     let head = request.method() == Method::HEAD;
     if name == artifacts::KERNEL && !head {
         plane.mark(peer, Step::Kernel, clock::now());
+    } else if artifacts::LOADERS.contains(&name) {
+        plane.mark(peer, Step::Loader, clock::now());
     }
     // There are no validators to compare with: any If-Range means "all of it" (RFC 9110 section 13.1.5).
     let range = request.headers().get(RANGE).filter(|_| !request.headers().contains_key(IF_RANGE)).and_then(|v| v.to_str().ok());
