@@ -275,6 +275,8 @@ async fn import(client: &Client, form: Form, path: &Path, name: Option<FileName>
     if !meta.is_file() {
         return Err(Failure::local(format!("{} is not a file", path.display())));
     }
+    // A wrong token or address is told now, not in the middle of the upload.
+    client.get("/v1/masters").await?;
     let upload = Upload::new(file, meta.len(), format!("sending {name}"));
     let answer = client.send(Method::PUT, &format!("/v1/masters/{name}"), upload).await?;
     show(form, &answer, |_| format!("master {name} is there"))

@@ -130,10 +130,10 @@ fn an_operator_gets_from_nothing_to_a_bound_device_with_a_disk() {
     assert!(daemon.ok(&["worker", "list", "-o", "yaml"]).contains("- bound_device: \"52:54:00:00:00:01\""));
     let tag = worker["default_disk"].as_str().unwrap();
     daemon.ok(&["disk", "default", "w1", tag]);
-    daemon.ok(&["disk", "delete", "w1", tag, "--delete-file"]);
+    daemon.ok(&["disk", "delete", "w1", tag]);
     daemon.ok(&["device", "revoke", "52:54:00:00:00:01"]);
     daemon.ok(&["device", "purge", "52:54:00:00:00:01"]);
-    daemon.ok(&["worker", "delete", "w1", "--delete-files"]);
+    daemon.ok(&["worker", "delete", "w1"]);
     let audit = daemon.json(&["audit", "--device", "52:54:00:00:00:01", "--result", "ok"]);
     let verbs: Vec<&str> = audit["operations"].as_array().unwrap().iter().map(|o| o["verb"].as_str().unwrap()).collect();
     assert_eq!(verbs, ["register", "label", "bind", "revoke", "purge"]);

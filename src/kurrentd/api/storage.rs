@@ -1,19 +1,24 @@
 //! Disks, masters, jobs.
 
-use super::body::{Body, Segments, query};
+use super::body::{self, Segments, query};
 use super::problem::Problem;
 use super::system::List;
 use super::{ACTOR, Api};
 use crate::audit::Event;
 use crate::storage::{Content, Created, JobView, Leftover, Master, NewDisk};
 use axum::Json;
+use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
 use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
 use kurrent_core::id::{FileName, OsName, OsVersion};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+const DRAIN_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,7 +34,7 @@ struct Job {
     job: String,
 }
 
-pub(super) async fn create_disk(State(api): State<Api>, path: Segments, Body(body): Body<Create>) -> Result<Response, Problem> {
+pub(super) async fn create_disk(State(api): State<Api>, path: Segments, body::Body(body): body::Body<Create>) -> Result<Response, Problem> {
     let content = match (body.master, body.size_bytes) {
         (Some(master), None) => Content::Master(master),
         (None, Some(size)) => Content::Empty(size),
@@ -74,10 +79,22 @@ pub(super) async fn masters(State(api): State<Api>) -> Result<Json<List<Master>>
 pub(super) async fn import_master(State(api): State<Api>, path: Segments, request: Request) -> Result<(StatusCode, Json<Master>), Problem> {
     let name: FileName = path.read("name")?;
     let length = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
-    let imported = api.shared.storage.import_master(name.clone(), length, request.into_body()).await;
+    let mut body = request.into_body();
+    let imported = api.shared.storage.import_master(name.clone(), length, &mut body).await;
+    if imported.is_err() {
+        drain(body).await;
+    }
     let result = imported.as_ref().map_or_else(|e| e.code, |_| "ok").to_owned();
     api.shared.audit.record(Event { actor: ACTOR.into(), verb: "master-import", device: None, object: name.to_string(), result });
     Ok((StatusCode::CREATED, Json(imported?)))
+}
+
+/// Takes what a refused sender still sends, for a while: closing on unread octets resets the connection, and the refusal with
+/// its reason would be lost on the way.
+async fn drain(mut body: Body) {
+    let all = async { while body.frame().await.is_some_and(|frame| frame.is_ok()) {} };
+    // Whoever sends on for longer is cut off.
+    let _ = tokio::time::timeout(DRAIN_WITHIN, all).await;
 }
 
 pub(super) async fn leftovers(State(api): State<Api>) -> Result<Json<List<Leftover>>, Problem> {

@@ -3,6 +3,8 @@
 use super::*;
 use crate::shared::Shared;
 use kurrent_core::config::Config;
+use kurrent_sys::configfs::Nvmet;
+use kurrent_sys::configfs::fake::FakeKernel;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,20 +16,23 @@ struct Server {
     token: String,
     shared: SharedRef,
     _stop: watch::Sender<bool>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 async fn server_in(folder: tempfile::TempDir) -> Server {
     let mut config = Config { state_dir: folder.path().join("state"), ..Config::default() };
     config.agent.disk_dir = folder.path().join("disks");
-    // No reconciler runs behind these tests, and the answers say so.
     let shared = Shared::open(config).unwrap();
+    let (tree, tcp) = (folder.path().join("nvmet"), folder.path().join("tcp"));
+    std::fs::write(&tcp, "").unwrap();
+    let nvmet = Nvmet::new(tree.clone(), Box::new(FakeKernel::new(&tree).unwrap()));
+    tokio::spawn(crate::reconcile::serve(shared.clone(), crate::reconcile::Kernel { nvmet, tcp }));
     let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets")).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, text) = (listener.local_addr().unwrap(), token.reveal().to_owned());
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(serve::serve_on(listener, shared.clone(), token, stopped));
-    Server { address, token: text, shared, _stop: stop, _folder: folder }
+    Server { address, token: text, shared, _stop: stop, folder }
 }
 
 async fn server() -> Server {
@@ -85,7 +90,7 @@ async fn a_device_goes_through_its_life() {
     assert_eq!((worker["state"].as_str(), worker["readiness"].as_str()), (Some("registered"), Some("idle")));
     let device = api.expect(("POST", &format!("{MAC}/bind"), json!({"worker_id": "w1"})), 200, "").await;
     assert_eq!(device["bound_worker_id"], "w1");
-    assert!(device["data_plane"].as_str().is_some_and(|d| d.starts_with("not yet: ")), "no kernel target here: {device}");
+    assert_eq!(device["data_plane"], "followed");
     let worker = api.expect(("GET", "/v1/workers/w1", Value::Null), 200, "").await;
     assert_eq!((worker["bound_device"].as_str(), worker["readiness"].as_str()), (Some("52:54:00:00:00:01"), Some("partial")));
     api.expect(("DELETE", MAC, Value::Null), 409, "device_not_revoked").await;
@@ -256,4 +261,29 @@ async fn an_empty_disk_is_made_recorded_and_deleted_with_its_file() {
     assert!(!path.exists());
     let worker = api.expect(("GET", "/v1/workers/w1", Value::Null), 200, "").await;
     assert_eq!(worker.get("default_disk"), None);
+}
+
+#[tokio::test]
+async fn a_change_that_the_kernel_can_not_follow_stands_and_says_so() {
+    let api = server().await;
+    api.expect(("POST", MAC, json!({"keyless_allowed": true})), 201, "").await;
+    api.expect(("POST", "/v1/workers", json!({"worker_id": "w1"})), 201, "").await;
+    std::fs::remove_dir_all(api.folder.path().join("nvmet")).unwrap();
+    let device = api.expect(("POST", &format!("{MAC}/bind"), json!({"worker_id": "w1"})), 200, "").await;
+    assert_eq!(device["state"], "bound");
+    assert!(
+        device["data_plane"].as_str().is_some_and(|d| d.starts_with("not yet: ") && d.contains("not available on this kernel")),
+        "{device}"
+    );
+    let target = api.expect(("GET", "/v1/target", Value::Null), 200, "").await;
+    assert!(target["faults"][0].as_str().is_some_and(|f| f.contains("not available")), "{target}");
+}
+
+#[tokio::test]
+async fn k31_binding_a_device_without_a_key_warns() {
+    let api = server().await;
+    api.expect(("POST", MAC, json!({})), 201, "").await;
+    api.expect(("POST", "/v1/workers", json!({"worker_id": "w1"})), 201, "").await;
+    let device = api.expect(("POST", &format!("{MAC}/bind"), json!({"worker_id": "w1"})), 200, "").await;
+    assert!(device["warning"].as_str().is_some_and(|w| w.contains("no key")), "{device}");
 }
