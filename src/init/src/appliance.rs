@@ -49,6 +49,9 @@ const DISK_PATIENCE: Duration = Duration::from_secs(10);
 /// `kurrentd plan` only reads a file.
 const PLAN_WITHIN: Duration = Duration::from_secs(30);
 
+/// No device asks for these by an alias: power buttons, the NVMe target and the folder it is configured in.
+const UNASKED_MODULES: [&str; 5] = ["button", "evdev", "configfs", "nvmet", "nvmet-tcp"];
+
 enum Stage {
     LookingForDisk,
     Serving(Plan),
@@ -191,8 +194,7 @@ impl Appliance {
         for fault in tree.coldplug(Path::new("/sys")) {
             self.say(&chain(&fault));
         }
-        // Buttons appear as devices of these two; nothing asks for them by an alias.
-        for name in ["button", "evdev"] {
+        for name in UNASKED_MODULES {
             if let Err(fault) = tree.load(name) {
                 self.say(&chain(&fault));
             }
@@ -236,7 +238,7 @@ impl Appliance {
         while let Some(Ok(length)) = sources.kernel_log.as_mut().map(|log| log.read(&mut record)) {
             let text = String::from_utf8_lossy(record.get(..length).unwrap_or_default());
             if let Some(message) = kernel_message(&text) {
-                self.log.line("kernel", message);
+                self.log.line("kernel", &message);
             }
         }
     }

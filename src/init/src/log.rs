@@ -81,13 +81,15 @@ fn rotate(path: &Path) {
     let _ = fs::rename(path, older(1));
 }
 
-/// A record of `/dev/kmsg` (`priority,sequence,time,flags;text`, then lines that begin with a blank): its text, when it is not
-/// for debugging only.
-pub fn kernel_message(record: &str) -> Option<&str> {
+/// A record of `/dev/kmsg` (`priority,sequence,microseconds,flags;text`, then lines that begin with a blank): its text with the
+/// time since power-on, when it is not for debugging only.
+pub fn kernel_message(record: &str) -> Option<String> {
     const DEBUG: u32 = 7;
     let (head, text) = record.split_once(';')?;
-    let priority: u32 = head.split(',').next()?.parse().ok()?;
-    (priority % 8 < DEBUG).then(|| text.lines().next().unwrap_or_default())
+    let mut fields = head.split(',');
+    let priority: u32 = fields.next()?.parse().ok()?;
+    let millis = fields.nth(1)?.parse::<u64>().ok()? / 1000;
+    (priority % 8 < DEBUG).then(|| format!("[{}.{:03}] {}", millis / 1000, millis % 1000, text.lines().next().unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -115,9 +117,9 @@ mod tests {
 
     #[test]
     fn kernel_records_are_read_and_debugging_ones_left_out() {
-        assert_eq!(kernel_message("6,1,2,-;nvmet: creating\n SUBSYSTEM=x\n"), Some("nvmet: creating"));
+        assert_eq!(kernel_message("6,1,12345678,-;nvmet: creating\n SUBSYSTEM=x\n").as_deref(), Some("[12.345] nvmet: creating"));
         assert_eq!(kernel_message("7,1,2,-;chatter"), None);
-        assert_eq!(kernel_message("30,1,2,-;info of a daemon"), Some("info of a daemon"));
+        assert_eq!(kernel_message("30,1,2,-;info of a daemon").as_deref(), Some("[0.000] info of a daemon"));
         assert_eq!(kernel_message("nonsense"), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Processes: starting services with their output in pipes, reaping everything, short runs with a deadline.
 
 use kurrent_core::init::supervise::Service;
+use nix::sys::signal::SigSet;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::io::{self, Read};
@@ -62,13 +63,24 @@ impl Output {
     }
 }
 
+/// A command with nothing of PID 1 in it but a path to search.
+fn clean(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", "/usr/bin:/sbin").current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: sigprocmask(2) may be called between fork and exec.
+    unsafe {
+        // PID 1 blocks the signals that it reads from a descriptor, and a child inherits that: SIGTERM would never reach it.
+        command.pre_exec(|| Ok(SigSet::empty().thread_set_mask()?));
+    }
+    command
+}
+
 /// Starts a service; its process id and its two outputs.
 pub fn spawn(service: &Service) -> io::Result<(u32, [Output; 2])> {
     let (program, arguments) = service.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().env("PATH", "/usr/bin:/sbin").current_dir("/");
     // A group of its own: a signal for it does not reach PID 1's other children.
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
+    let mut child = clean(program).args(arguments).process_group(0).spawn()?;
     let missing = || io::Error::from(io::ErrorKind::BrokenPipe);
     let out = Pipe::Out(child.stdout.take().ok_or_else(missing)?);
     let err = Pipe::Err(child.stderr.take().ok_or_else(missing)?);
@@ -94,9 +106,7 @@ pub fn reap() -> Vec<(u32, String)> {
 
 /// Runs a short program to its end: exit code, output, error output.
 pub fn run(program: &str, arguments: &[&str], deadline: Duration) -> io::Result<(Option<i32>, String, String)> {
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().env("PATH", "/usr/bin:/sbin").current_dir("/");
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut child = clean(program).args(arguments).spawn()?;
     // Readers of their own: a full pipe must not stop the program before its deadline.
     let collect = |pipe: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {
@@ -122,4 +132,40 @@ pub fn run(program: &str, arguments: &[&str], deadline: Duration) -> io::Result<
         std::thread::sleep(LOOK_AGAIN);
     };
     Ok((status.code(), out.join().unwrap_or_default(), err.join().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_can_be_stopped_although_pid_1_blocks_the_signals() {
+        SigSet::all().thread_block().unwrap();
+        let (_, blocked, _) = run("/bin/sh", &["-c", "grep SigBlk /proc/self/status"], Duration::from_secs(10)).unwrap();
+        SigSet::all().thread_unblock().unwrap();
+        assert_eq!(blocked.trim(), "SigBlk:\t0000000000000000");
+    }
+
+    #[test]
+    fn a_short_run_has_a_deadline_and_gives_both_outputs() {
+        let (code, out, err) = run("/bin/sh", &["-c", "echo a; echo b >&2; exit 3"], Duration::from_secs(10)).unwrap();
+        assert_eq!((code, out.as_str(), err.as_str()), (Some(3), "a\n", "b\n"));
+        let fault = run("/bin/sleep", &["60"], Duration::from_millis(50)).unwrap_err();
+        assert_eq!(fault.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn output_comes_in_whole_lines() {
+        let service = Service { name: "test", command: ["/bin/sh", "-c", "printf 'a\nb'"].map(str::to_owned).to_vec() };
+        let (_, [mut out, _]) = spawn(&service).unwrap();
+        let mut lines = Vec::new();
+        loop {
+            let (more, ended) = out.read();
+            lines.extend(more);
+            if ended {
+                break;
+            }
+        }
+        assert_eq!(lines, ["a", "b"]);
+    }
 }
