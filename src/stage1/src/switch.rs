@@ -82,20 +82,22 @@ fn enter(root: &Path) -> Result<(), Fault> {
 /// The initramfs is memory: everything goes but the modules, which the system uses.
 fn free_initramfs() {
     let Ok(device) = fs::metadata("/").map(|m| m.dev()) else { return };
-    remove_below(Path::new("/"), device);
+    // /lib may be a link to /usr/lib, as Debian's kernels bring it along.
+    let kept = fs::canonicalize(KEPT).unwrap_or_else(|_| KEPT.into());
+    remove_below(Path::new("/"), device, &kept);
 }
 
-fn remove_below(folder: &Path, device: u64) {
+fn remove_below(folder: &Path, device: u64, kept: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         // Another device is a mounted file system: the disk, never to be touched.
-        if metadata.dev() != device || path == Path::new(KEPT) {
+        if metadata.dev() != device || path == kept {
             continue;
         }
         // What can not be removed (a mount point) only keeps its memory.
         if metadata.is_dir() {
-            remove_below(&path, device);
+            remove_below(&path, device, kept);
             let _ = fs::remove_dir(&path);
         } else {
             let _ = fs::remove_file(&path);
@@ -154,14 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn only_the_initramfs_own_files_are_removed() {
+    fn only_the_initramfs_own_files_are_removed_and_not_its_modules() {
         let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(folder.path().join("a/b")).unwrap();
-        fs::write(folder.path().join("a/b/c"), "").unwrap();
+        let kept = folder.path().join("usr/lib/modules");
+        for path in [folder.path().join("a/b"), kept.join("6.12")] {
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("c"), "").unwrap();
+        }
         let device = fs::metadata(folder.path()).unwrap().dev();
-        remove_below(folder.path(), device + 1);
-        assert!(folder.path().join("a/b/c").exists());
-        remove_below(folder.path(), device);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        remove_below(folder.path(), device + 1, &kept);
+        assert!(folder.path().join("a/b/c").exists(), "another device is a mounted file system");
+        remove_below(folder.path(), device, &kept);
+        assert!(!folder.path().join("a").exists() && kept.join("6.12/c").exists());
     }
 }
