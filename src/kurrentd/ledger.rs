@@ -6,6 +6,7 @@
 
 pub mod files;
 pub mod knocking;
+pub mod load;
 mod writer;
 
 use knocking::Knocking;
@@ -59,7 +60,7 @@ pub struct LedgerHandle {
 impl LedgerHandle {
     /// Loads the ledgers of a state folder and starts the writer; call inside a tokio runtime. `audit` gets every change.
     ///
-    /// When they can not be served ([`files::LoadError`]), the handle still answers: an empty snapshot, [`LedgerHandle::unreadable`]
+    /// When they can not be served ([`load::LoadError`]), the handle still answers: an empty snapshot, [`LedgerHandle::unreadable`]
     /// true, every change refused. Nothing is written then, and nothing may be concluded from the emptiness.
     #[must_use]
     pub fn open(folder: &Path, audit: crate::audit::Audit) -> Self {

@@ -126,7 +126,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                     Err(fault) => return bad_input(&fault),
                 },
             };
-            match kurrentd::ledger::files::check(&folder) {
+            match kurrentd::ledger::load::check(&folder) {
                 Ok(Some(ledger)) => {
                     let (generation, devices, workers) = (ledger.generation, ledger.devices.len(), ledger.workers.len());
                     println!("{}: generation {generation}, {devices} devices, {workers} Workers", folder.display());

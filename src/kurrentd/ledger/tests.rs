@@ -1,4 +1,5 @@
-use super::files::{CommitError, Files, LoadError, check};
+use super::files::{CommitError, Files};
+use super::load::{LoadError, check};
 use super::*;
 use kurrent_core::id::{MacAddr, WorkerId};
 use kurrent_core::ledger::apply::apply;
@@ -281,6 +282,19 @@ async fn unreadable_ledgers_refuse_every_change_and_are_left_alone() {
     assert_eq!(std::fs::read_to_string(folder.path().join("devices.yml")).unwrap(), "version: 1\ngeneration: 1\ndevices: [\n");
 }
 
+/// Asks until the answer is what `expected` looks for.
+async fn submit_until(handle: &LedgerHandle, change: Change, expected: impl Fn(&Result<Submitted, SubmitError>) -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let answer = handle.submit(change.clone(), "admin").await;
+        if expected(&answer) {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "{:?}", answer.map(|a| a.0));
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_hand_edit_is_taken_up_fenced_and_a_bad_one_refused_until_repaired() {
     let folder = tempfile::tempdir().unwrap();
@@ -289,20 +303,18 @@ async fn a_hand_edit_is_taken_up_fenced_and_a_bad_one_refused_until_repaired() {
         handle.submit(change, "admin").await.unwrap();
     }
     let before = handle.snapshot();
-    let unbound = |f: &Path| {
-        edit("devices.yml", "state: bound", "state: pooled")(f);
-        edit("devices.yml", "  bound_worker_id: w1\n", "")(f);
-    };
     edit("devices.yml", "state: bound", "state: pooled")(folder.path());
-    assert!(matches!(handle.submit(register(2), "admin").await, Err(SubmitError::NotDurable(w)) if w.contains("devices.yml:")));
+    let being_edited = handle.submit(register(2), "admin").await;
+    assert!(matches!(&being_edited, Err(SubmitError::NotDurable(w)) if w.contains("being edited")), "half an edit is never read");
+    submit_until(&handle, register(2), |a| matches!(a, Err(SubmitError::NotDurable(w)) if w.contains("devices.yml:"))).await;
     assert_eq!(handle.snapshot().generation, before.generation);
-    edit("devices.yml", "state: pooled", "state: bound")(folder.path());
-    unbound(folder.path());
-    handle.submit(register(2), "admin").await.unwrap();
+    edit("devices.yml", "  bound_worker_id: w1\n", "")(folder.path());
+    submit_until(&handle, register(2), Result::is_ok).await;
     let after = handle.snapshot();
     assert!(after.bound.is_empty() && after.device(mac(2)).is_some());
     assert!(after.device(mac(1)).unwrap().epoch > before.device(mac(1)).unwrap().epoch, "an edited binding is fenced");
     assert_eq!(handle.fault(), None);
+    assert_eq!(check(folder.path()).unwrap().unwrap().devices, after.devices);
 }
 
 #[tokio::test]

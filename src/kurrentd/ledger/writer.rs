@@ -87,23 +87,31 @@ impl Writer {
         if self.stopped.is_some() || !files.changed_by_hand() {
             return;
         }
+        if !files.edit_is_complete() {
+            return self.tell("a ledger is being edited by hand; changes wait until the edit rests".into());
+        }
         match files.reload() {
             Ok(edited) => {
                 let ledger = Arc::new(edited.after_edit(&self.ledger));
                 if self.commit(Arc::clone(&ledger)).await.is_err() {
+                    if let Some(files) = self.files.as_mut() {
+                        files.edit_was_not_taken();
+                    }
                     return;
                 }
                 tracing::info!(generation = ledger.generation, "a ledger was edited by hand and is read again");
                 self.audit.record(event("system", "ledger-reload", None, String::new(), "ok"));
                 self.publish(ledger);
             }
-            Err(error) => {
-                let what = format!("a hand edit is refused, and changes wait until it is repaired: {error}");
-                if self.faults.borrow().as_deref() != Some(&what) {
-                    tracing::error!("{what}");
-                    self.faults.send_replace(Some(what));
-                }
-            }
+            Err(error) => self.tell(format!("a hand edit is refused, and changes wait until it is repaired: {error}")),
+        }
+    }
+
+    /// Sets the fault; logged when it is news.
+    fn tell(&self, what: String) {
+        if self.faults.borrow().as_deref() != Some(&what) {
+            tracing::warn!("{what}");
+            self.faults.send_replace(Some(what));
         }
     }
 
