@@ -139,5 +139,10 @@ pub fn worker(programs: &Programs, release: &str, modules: &Path, output: &Path)
     tree.program("init", &programs.stage1);
     tree.add("sbin/modprobe", Node::Link("/init".to_owned()));
     tree.modules(release, modules)?;
+    // The worker's own system loads further modules from here, with kmod, which reads only these forms.
+    for name in ["dep", "alias", "symbols", "builtin", "builtin.alias"] {
+        let name = format!("modules.{name}.bin");
+        tree.file(&format!("lib/modules/{release}/{name}"), &modules.join(&name));
+    }
     tree.write(output)
 }

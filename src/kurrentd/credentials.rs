@@ -1,8 +1,8 @@
 //! `state/secrets/credentials.yml`: the DH-HMAC-CHAP secrets of every (Worker, epoch, device), made by us, durable before use.
 //!
 //! A record is made when a device is bound and goes when its epoch has been fenced or its Worker is deleted; a Worker that is
-//! created again under the same name gets new secrets. Epochs count per device, so two devices of one Worker may reach the same
-//! number: the device is part of the key, and other secrets under the same host NQN are fenced like another host.
+//! created again under the same name gets new secrets. The device is part of the key: even if two devices of one Worker had one
+//! epoch and so one host NQN, they would not have one secret, and other secrets are fenced like another host.
 
 use kurrent_core::config::Config;
 use kurrent_core::id::{MacAddr, WorkerId, host_nqn};

@@ -7,5 +7,6 @@ mod faults;
 mod net;
 mod raw_dhcp;
 mod raw_tftp;
+mod storage;
 mod tftp;
 mod uplink;

@@ -172,10 +172,10 @@ impl Follower {
             Ok(after) => after,
             Err(fault) => return seen.faults.push(fault.to_string()),
         };
-        if seen.faults.is_empty() {
-            if let Some(step) = plan(desired, &after).first() {
-                seen.faults.push(format!("the kernel did not keep what it was told: still to do: {step}"));
-            }
+        if seen.faults.is_empty()
+            && let Some(step) = plan(desired, &after).first()
+        {
+            seen.faults.push(format!("the kernel did not keep what it was told: still to do: {step}"));
         }
         let linked = after.port.as_ref().map(|p| p.links.clone()).unwrap_or_default();
         for (name, subsystem) in after.subsystems.iter().filter(|(n, _)| desired.owns(n) && linked.contains(*n)) {

@@ -41,6 +41,7 @@ pub struct NewDisk {
 /// What became of it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[allow(clippy::large_enum_variant)] // One per request, moved once.
 pub enum Created {
     /// The disk is there.
     Disk(Disk),
@@ -77,10 +78,10 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        if !self.finished {
-            if let Err(error) = std::fs::remove_file(&self.path) {
-                tracing::warn!(path = %self.path.display(), %error, "an unfinished file could not be removed; the next start does it");
-            }
+        if !self.finished
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "an unfinished file could not be removed; the next start does it");
         }
     }
 }

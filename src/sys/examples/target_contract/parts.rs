@@ -72,7 +72,7 @@ pub fn system() {
     tell("networkd", &read("/run/systemd/network/00-kurrent-boot.network"));
     tell("ifstate", &read("/run/network/ifstate"));
     let mounts = read("/proc/mounts");
-    tell("root", mounts.lines().filter(|l| l.split(' ').nth(1) == Some("/")).last().unwrap_or("none"));
+    tell("root", mounts.lines().rfind(|l| l.split(' ').nth(1) == Some("/")).unwrap_or("none"));
     tell("sealed", if Path::new("/kurrent/sealed").exists() { "there" } else { "gone" });
     mount("efivarfs", "/sys/firmware/efi/efivars");
     let names = fs::read_dir("/sys/firmware/efi/efivars").expect("efivarfs");

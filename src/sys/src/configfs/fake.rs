@@ -106,11 +106,11 @@ impl Kernel for FakeKernel {
         let place = self.place(path);
         let sibling = |name| fs::read_to_string(path.with_file_name(name)).unwrap_or_default();
         match place.as_slice() {
-            ["subsystems", _, "namespaces", _, "enable"] => {
-                if value == "1" && !fs::metadata(sibling("device_path").trim_end())?.is_file() {
-                    return Err(ErrorKind::NotFound.into());
-                }
+            ["subsystems", _, "namespaces", _, "enable"] if value == "1" => {
+                // As the kernel opens it now, it is now that it must be there.
+                fs::File::open(sibling("device_path").trim_end())?;
             }
+            ["subsystems", _, "namespaces", _, "enable"] => {}
             ["subsystems", _, "namespaces", ..] if sibling("enable").trim_end() == "1" => return Err(busy()),
             ["subsystems", _, "attr_serial"] if value.len() > 20 => return Err(invalid()),
             ["hosts", _, "dhchap_key" | "dhchap_ctrl_key"] if !value.starts_with("DHHC-1:") => return Err(invalid()),
