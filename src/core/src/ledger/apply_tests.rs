@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::id::{OsTag, disk_file_name, disk_nqn};
-use crate::ledger::rules::MAX_WINDOW_MINUTES;
 use crate::ledger::schema::DiskSource;
 use crate::ledger::view::Readiness;
 use crate::time::Mono;
@@ -404,54 +403,7 @@ fn k40_revoking_a_bound_device_unbinds_and_fences_in_the_same_step() {
     assert!(play.device(1).epoch > epoch && play.device(1).bound_worker_id.is_none());
 }
 
-#[test]
-fn the_window_is_open_for_one_to_sixty_minutes_and_expires_on_read() {
-    let mut play = Play::new();
-    for wrong in [-1, 0, MAX_WINDOW_MINUTES + 1] {
-        play.refuses(Change::OpenWindow { until: minutes(play.now, wrong) }, "minutes_out_of_range");
-    }
-    play.ok(Change::OpenWindow { until: minutes(play.now, 60) });
-    assert!(play.ledger.window_open(at(1000 + 3599).wall) && !play.ledger.window_open(at(1000 + 3600).wall));
-    play.ok(Change::CloseWindow);
-    assert!(!play.ledger.window_open(play.now.wall));
-    let generation = play.ledger.generation;
-    play.ok(Change::CloseWindow);
-    assert_eq!(play.ledger.generation, generation);
-}
-
-#[test]
-fn labels_and_boot_settings_are_bounded() {
-    let mut play = Play::furnished();
-    let label = |k: &str, v: &str| Change::Label { mac: mac(1), labels: [(k.to_owned(), v.to_owned())].into() };
-    play.ok(label("rack", "7"));
-    for (k, v) in [("", "x"), ("a b", "x"), (&"a".repeat(64), "x"), ("a", "\n"), ("a", &"x".repeat(254))] {
-        play.refuses(label(k, v), "labels_invalid");
-    }
-    let many = (0..65).map(|n| (format!("k{n}"), String::new())).collect();
-    play.refuses(Change::Label { mac: mac(1), labels: many }, "labels_invalid");
-    let boot = |edit: fn(&mut BootSettings)| {
-        let mut boot = BootSettings::default();
-        edit(&mut boot);
-        Change::SetBoot { worker: worker(1), boot }
-    };
-    play.ok(boot(|b| b.method = Some("iscsi".into())));
-    for wrong in [
-        boot(|b| b.method = Some("tftp".into())),
-        boot(|b| b.kernel = Some("mine".into())),
-        boot(|b| b.menu_default = Some("a\nb".into())),
-        boot(|b| b.menu_timeout_ms = Some(u32::MAX)),
-    ] {
-        play.refuses(wrong, "boot_settings_invalid");
-    }
-}
-
-#[test]
-fn what_firmware_says_is_cut_and_cleaned() {
-    let mut play = Play::with_window();
-    play.gives(report(1, Some(KEY), &format!(" a\u{1b}[2Jb\n{}", "x".repeat(1000))), Outcome::Admitted);
-    let product = &play.device(1).fingerprint.product;
-    assert!(product.starts_with("a[2Jb") && product.chars().count() <= 128, "{product:?}");
-}
-
-#[path = "apply_laws.rs"]
+#[path = "apply_bounds_tests.rs"]
+mod bounds;
+#[path = "apply_laws_tests.rs"]
 mod laws;
