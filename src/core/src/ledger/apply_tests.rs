@@ -222,7 +222,9 @@ fn k11_every_state_and_verb() {
     use DeviceState::{Bound, Pooled, Revoked};
     let verbs: [fn() -> Change; 4] =
         [|| bind(1, 1, false), || Change::Unbind { mac: mac(1) }, || Change::Revoke { mac: mac(1) }, || Change::Purge { mac: mac(1) }];
-    let table: [(DeviceState, [Result<Option<DeviceState>, &str>; 4]); 3] = [
+    // The state behind the verb (none: forgotten), or the code of the refusal.
+    type Result4<'c> = [Result<Option<DeviceState>, &'c str>; 4];
+    let table: [(DeviceState, Result4); 3] = [
         (Pooled, [Ok(Some(Bound)), Err("device_not_bound"), Ok(Some(Revoked)), Err("device_not_revoked")]),
         (Bound, [Ok(Some(Bound)), Ok(Some(Pooled)), Ok(Some(Revoked)), Err("device_not_revoked")]),
         (Revoked, [Err("device_revoked"), Err("device_revoked"), Ok(Some(Revoked)), Ok(None)]),
