@@ -15,6 +15,7 @@ use kurrent_core::target::tree::{Keys, Observed};
 use kurrent_sys::configfs::Nvmet;
 use pass::Follower;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -59,9 +60,19 @@ pub struct Observation {
     pub sessions: Vec<Session>,
     /// What stands in the way, in words.
     pub faults: Vec<String>,
+    /// For faults about one disk: the generation that first had them.
+    #[serde(skip)]
+    pub fault_since: BTreeMap<String, u64>,
     /// The tree itself.
     #[serde(skip)]
     pub tree: Observed,
+}
+
+impl Observation {
+    /// The faults that a change at `generation` may have to do with: not those of disks that were broken before it.
+    fn blocking(&self, generation: u64) -> impl Iterator<Item = &str> {
+        self.faults.iter().filter(move |f| self.fault_since.get(*f).is_none_or(|since| *since >= generation)).map(String::as_str)
+    }
 }
 
 /// How the rest of the daemon asks about the target; [`serve`] publishes through it.
@@ -87,14 +98,15 @@ impl TargetHandle {
     /// In words, why not yet; the reconciler goes on trying.
     pub async fn settled(&self, generation: u64, deadline: Duration) -> Result<(), String> {
         let mut observations = self.0.subscribe();
-        let reached = observations.wait_for(|o| o.looked && o.generation >= generation && o.faults.is_empty());
+        let reached = observations.wait_for(|o| o.looked && o.generation >= generation && o.blocking(generation).next().is_none());
         match tokio::time::timeout(deadline, reached).await {
             Ok(Ok(_)) => Ok(()),
             // The sender lives in `self`, so the wait itself does not fail.
             Ok(Err(_)) | Err(_) => {
                 let seen = self.observation();
-                if !seen.faults.is_empty() {
-                    return Err(seen.faults.join("; "));
+                let why: Vec<&str> = seen.blocking(generation).collect();
+                if !why.is_empty() {
+                    return Err(why.join("; "));
                 }
                 Err(format!("the target has followed generation {} of {generation} so far", seen.generation))
             }

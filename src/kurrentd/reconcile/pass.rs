@@ -28,13 +28,28 @@ pub struct Follower {
     fences: BTreeMap<String, BTreeSet<SocketAddrV4>>,
     /// With an unusable credentials file: the bindings found at the start, whose keys only the kernel still knows.
     adopted: Option<BTreeSet<Binding>>,
+    /// Faults of this pass that are about one subsystem.
+    disk_faults: Vec<(String, String)>,
+    /// The host that each subsystem should have.
+    hosts_wanted: BTreeMap<String, String>,
+    /// The generation at which a fault (text, host) was first seen.
+    faults_since: BTreeMap<(String, String), u64>,
 }
 
 type Binding = (WorkerId, u64, MacAddr);
 
 impl Follower {
     pub(super) fn new(kernel: Kernel, credentials: CredentialStore, local: SocketAddrV4) -> Self {
-        Self { kernel, credentials, local, fences: BTreeMap::new(), adopted: None }
+        Self {
+            kernel,
+            credentials,
+            local,
+            fences: BTreeMap::new(),
+            adopted: None,
+            disk_faults: Vec::new(),
+            hosts_wanted: BTreeMap::new(),
+            faults_since: BTreeMap::new(),
+        }
     }
 
     pub(super) fn pass(&mut self, config: &Config, ledger: &Ledger, leases: &LeaseSnapshot) -> Observation {
@@ -44,8 +59,11 @@ impl Follower {
             // What is exported stays, what is revoked goes; nothing new is opened without secrets.
             seen.faults.push(fault.to_string());
         }
+        self.disk_faults.clear();
+        let mut looked = false;
         match self.kernel.nvmet.observe() {
             Ok(before) => {
+                looked = true;
                 let desired = self.desired(config, ledger, &wanted, &before);
                 self.follow(config, &desired, &before, leases, &mut seen);
                 self.read_back(&desired, &mut seen);
@@ -53,14 +71,31 @@ impl Follower {
             Err(fault) => seen.faults.push(fault.to_string()),
         }
         seen.sessions = self.sessions();
-        if seen.faults.is_empty() {
-            let kept: BTreeSet<&Binding> = wanted.iter().collect();
-            // Only now: until the old epoch is fenced its record tells whose connections must go.
-            if let Err(fault) = self.credentials.retain(|r| kept.contains(&(r.worker_id.clone(), r.epoch, r.device))) {
+        // Until the old epoch is fenced its record tells whose connections must go.
+        if looked && self.fences.is_empty() {
+            let wanted: BTreeSet<&Binding> = wanted.iter().collect();
+            let hosted = |r: &Record| seen.tree.hosts.contains_key(host_nqn(&config.agent.nqn_base, &r.worker_id, r.epoch).as_str());
+            let kept = |r: &Record| hosted(r) || wanted.contains(&(r.worker_id.clone(), r.epoch, r.device));
+            if let Err(fault) = self.credentials.retain(kept) {
                 seen.faults.push(fault.to_string());
             }
         }
+        self.date_faults(&mut seen);
         seen
+    }
+
+    /// Since when each fault about one disk has been there, for [`super::TargetHandle::settled`]: one broken disk must not make
+    /// every later change of another Worker look unfinished. The host is part of it: a new epoch's fault is a new fault.
+    fn date_faults(&mut self, seen: &mut Observation) {
+        let mut since = BTreeMap::new();
+        for (subsystem, text) in &self.disk_faults {
+            let host = self.hosts_wanted.get(subsystem).cloned().unwrap_or_default();
+            let key = (text.clone(), host);
+            let first = self.faults_since.get(&key).copied().unwrap_or(seen.generation);
+            seen.fault_since.insert(text.clone(), first);
+            since.insert(key, first);
+        }
+        self.faults_since = since;
     }
 
     fn desired(&mut self, config: &Config, ledger: &Ledger, wanted: &[Binding], before: &Observed) -> Desired {
@@ -79,6 +114,7 @@ impl Follower {
     fn follow(&mut self, config: &Config, desired: &Desired, before: &Observed, leases: &LeaseSnapshot, seen: &mut Observation) {
         let steps = plan(desired, before);
         let promised = self.credentials.all();
+        self.hosts_wanted = desired.subsystems.iter().map(|(name, s)| (name.clone(), s.host.clone())).collect();
         let mut failed: BTreeSet<(u8, String)> = BTreeSet::new();
         for step in &steps {
             if failed.contains(&subject(step)) {
@@ -90,7 +126,11 @@ impl Follower {
             match self.run(step) {
                 Ok(()) => tracing::info!("target: {step}"),
                 Err(fault) => {
-                    seen.faults.push(format!("{step}: {fault}"));
+                    let text = format!("{step}: {fault}");
+                    if let Subject::Subsystem(subsystem) = step.subject() {
+                        self.disk_faults.push((subsystem.to_owned(), text.clone()));
+                    }
+                    seen.faults.push(text);
                     failed.insert(subject(step));
                 }
             }

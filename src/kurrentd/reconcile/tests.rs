@@ -261,6 +261,19 @@ async fn one_disk_that_can_not_be_served_does_not_keep_the_others() {
     let seen = bench.pass(&mut follower);
     assert_eq!(seen.exports.len(), 1);
     assert!(seen.faults.len() == 1 && seen.faults[0].contains("512-byte sectors"), "{:?}", seen.faults);
+    // A change of the other Worker is followed although this disk is broken; one of its own is not.
+    let target = TargetHandle::default();
+    let unbound = bench.change(Change::Unbind { mac: A }).await;
+    target.publish(bench.pass(&mut follower));
+    target.settled(unbound, WITHIN).await.unwrap();
+    assert_eq!(bench.shared.credentials.all().len(), 1, "nor does it keep old secrets");
+    let again = bench.bind(A, "w1").await;
+    target.publish(bench.pass(&mut follower));
+    target.settled(again, WITHIN).await.unwrap();
+    bench.change(Change::Unbind { mac: B }).await;
+    let rebound = bench.bind(B, "w2").await;
+    target.publish(bench.pass(&mut follower));
+    assert!(target.settled(rebound, Duration::from_millis(10)).await.is_err());
     fs::remove_file(&path).unwrap();
     assert!(bench.pass(&mut follower).faults[0].contains("can not be read"));
     fs::write(&path, vec![0; 1 << 20]).unwrap();
