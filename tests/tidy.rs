@@ -83,7 +83,9 @@ fn report(rule: &str, faults: &[String]) {
 #[test]
 fn core_has_no_clock_file_socket_thread_or_log() {
     let mut faults = Vec::new();
-    for (path, text) in rust_files().iter().filter(|(path, _)| path.starts_with("src/core/src")) {
+    // `UPDATE=1` rewrites what golden tests compare with: they alone write files.
+    let decides = |path: &Path| path.starts_with("src/core/src") && !path.ends_with("golden_tests.rs");
+    for (path, text) in rust_files().iter().filter(|(path, _)| decides(path)) {
         for (number, line) in without_tests(text).lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
             faults.extend(
