@@ -7,6 +7,7 @@
 
 mod attack;
 mod harness;
+mod image;
 mod power;
 mod shared;
 mod target;

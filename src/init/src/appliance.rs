@@ -31,6 +31,8 @@ use std::time::Duration;
 
 /// The operator's file.
 const CONFIGURATION: &str = "/boot/kurrent.yaml";
+const AFTER_CORRECTION: &str =
+    "Correct the file on the disk's first partition (FAT), then start the appliance again: Ctrl-Alt-Del, or off and on.";
 /// What the daemon says for the screen.
 const STATUS: &str = "/run/kurrent/status";
 /// Written by the builder: no clock is before it.
@@ -369,8 +371,12 @@ impl Appliance {
         if code == Some(0) {
             return Plan::parse(&out).map_err(|fault| unusable(fault.to_string()));
         }
-        let lines: Vec<String> = err.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
-        Err(if lines.is_empty() { unusable(format!("kurrentd ended with {code:?}")) } else { lines })
+        let mut lines: Vec<String> = err.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
+        if lines.is_empty() {
+            return Err(unusable(format!("kurrentd ended with {code:?}")));
+        }
+        lines.push(AFTER_CORRECTION.to_owned());
+        Err(lines)
     }
 
     fn supervise(&mut self, event: &Event) {

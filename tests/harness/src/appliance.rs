@@ -194,7 +194,7 @@ fn find_token(text: &str) -> Option<(String, usize)> {
 }
 
 /// Puts `kurrent.yaml` onto the ESP of a raw image, without mounting it.
-fn write_configuration(scratch: &Path, disk: &Path, text: &str) -> Result<()> {
+pub fn write_configuration(scratch: &Path, disk: &Path, text: &str) -> Result<()> {
     let file = scratch.join("kurrent.yaml");
     fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
     let start = esp_offset(disk)?;
@@ -209,6 +209,14 @@ pub fn read_from_esp(disk: &Path, name: &str, to: &Path) -> Result<()> {
     let mut copy = Command::new("mcopy");
     copy.env("MTOOLS_SKIP_CHECK", "1").args(["-n", "-o", "-i"]).arg(format!("{}@@{start}", disk.display()));
     run(copy.arg(format!("::{name}")).arg(to)).map(drop)
+}
+
+/// Byte offset and length of the partition of this name.
+pub fn partition(disk: &Path, name: &str) -> Result<(u64, u64)> {
+    let table = gpt::GptConfig::new().writable(false).open(disk).with_context(|| format!("read the partitions of {}", disk.display()))?;
+    let partition = table.partitions().values().find(|p| p.name == name).with_context(|| format!("no partition {name}"))?;
+    let block = gpt::disk::LogicalBlockSize::Lb512;
+    Ok((partition.bytes_start(block).context("start of a partition")?, partition.bytes_len(block).context("length of a partition")?))
 }
 
 /// Byte offset of the ESP.

@@ -28,7 +28,12 @@ impl Qmp {
 
     /// One command without arguments; its return value.
     pub fn execute(&mut self, command: &str) -> Result<Value> {
-        let request = json!({ "execute": command });
+        self.execute_with(command, &json!({}))
+    }
+
+    /// One command; its return value.
+    pub fn execute_with(&mut self, command: &str, arguments: &Value) -> Result<Value> {
+        let request = json!({ "execute": command, "arguments": arguments });
         writeln!(self.writer, "{request}").with_context(|| format!("send QMP {command}"))?;
         loop {
             let answer = self.line().with_context(|| format!("answer to QMP {command}"))?;
