@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use kurrent_core::id::MacAddr;
 use kurrent_core::stage1::Credentials;
 use kurrent_core::target::Secret;
-use kurrent_handshake::{Session, VARIABLE_GUID, VARIABLE_SESSION, report_is_genuine};
+use kurrent_handshake::{Session, VARIABLE_GUID, VARIABLE_SESSION, VARIABLE_SESSION_MASK, report_is_genuine};
 use kurrent_harness::evidence::Run;
 use kurrent_harness::master;
 use kurrent_harness::process::{Lifetime, Process};
@@ -233,10 +233,13 @@ fn nic(group: SocketAddrV4, mac: MacAddr) -> Vec<String> {
     ]
 }
 
-/// Puts a session of 70 octets into a fresh firmware store.
-fn store_session(run: &Run, parts: &Parts, session: &[u8], store: &Path) -> Result<()> {
-    let name = format!("{VARIABLE_SESSION}-{VARIABLE_GUID}");
-    let archive = initramfs(run, parts, "store", &parts.contract, &[("session", session), ("session-name", name.as_bytes())])?;
+/// Puts a session into a fresh firmware store, as the firmware program hands it on.
+fn store_session(run: &Run, parts: &Parts, session: &Session, store: &Path) -> Result<()> {
+    let mask = [0x5a; 32];
+    let name = |variable: &str| format!("variables/{variable}-{VARIABLE_GUID}");
+    let (handed, names) = (session.to_handed(&mask), [name(VARIABLE_SESSION), name(VARIABLE_SESSION_MASK)]);
+    let files = [(names[0].as_str(), handed.as_slice()), (names[1].as_str(), mask.as_slice())];
+    let archive = initramfs(run, parts, "store", &parts.contract, &files)?;
     boot(run, parts, "store", &archive, "contract=store", &firmware(store)?)?.wait_for("\nEND", SYSTEM_WITHIN).map(drop)
 }
 
@@ -244,10 +247,10 @@ fn store_session(run: &Run, parts: &Parts, session: &[u8], store: &Path) -> Resu
 fn stage1_unseals_connects_and_starts_the_disks_own_init() -> Result<()> {
     let (run, parts) = (Run::new("stage1")?, parts()?);
     let disk = worker_disk(&run, &parts)?;
-    let session = [7u8; Session::LEN];
-    let sealed = Session::from_bytes(&session).context("a session")?.seal(credentials().encode().as_bytes());
+    let session = || Session::from_bytes(&[7; Session::LEN]).context("a session");
+    let sealed = session()?.seal(credentials().encode().as_bytes());
     let store = run.scratch().join("vars");
-    store_session(&run, &parts, &session, &store)?;
+    store_session(&run, &parts, &session()?, &store)?;
 
     let group = free_group()?;
     let archive = initramfs(&run, &parts, "serve", &parts.contract, &[])?;
@@ -271,7 +274,8 @@ fn stage1_unseals_connects_and_starts_the_disks_own_init() -> Result<()> {
         ("modules", "there"),
         ("other-modules", "there"),
         ("sealed", "gone"),
-        ("session-variables", "0"),
+        ("masks", "0"),
+        ("secrets-mode", "400 400"),
         ("addresses", "127.0.0.1 10.77.0.101"),
         ("ifstate", "eth0=eth0"),
         ("networkd", "[Match]|MACAddress=52:54:00:77:01:01||[Link]|Unmanaged=yes"),
@@ -306,7 +310,7 @@ fn a_machine_without_its_session_or_with_another_blob_says_so_and_starts_again()
     let mut machine = boot(&run, &parts, "missing", &archive, "", &firmware(&store)?)?;
     machine.wait_for("the firmware has no session key of this boot", SYSTEM_WITHIN)?;
     drop(machine);
-    store_session(&run, &parts, &[7; Session::LEN], &store)?;
+    store_session(&run, &parts, &Session::from_bytes(&[7; Session::LEN]).context("a session")?, &store)?;
     let mut machine = boot(&run, &parts, "another", &archive, "", &firmware(&store)?)?;
     machine.wait_for("not for this boot of this machine", SYSTEM_WITHIN)?;
     // -no-reboot makes a restart the end of QEMU.

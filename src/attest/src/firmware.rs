@@ -25,8 +25,10 @@ pub enum Kind {
     Protected,
     /// Until an operating system starts.
     Volatile,
-    /// Until power-off or reset, and the operating system sees it: what stage-1 is handed.
+    /// Until power-off or reset, and the operating system sees it and can not remove it: what stage-1 is handed.
     Handed,
+    /// Kept until stage-1 removes it: only non-volatile variables can be removed by an operating system.
+    Taken,
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ impl Kind {
             Self::Protected => VariableAttributes::NON_VOLATILE | VariableAttributes::BOOTSERVICE_ACCESS,
             Self::Volatile => VariableAttributes::BOOTSERVICE_ACCESS,
             Self::Handed => VariableAttributes::BOOTSERVICE_ACCESS | VariableAttributes::RUNTIME_ACCESS,
+            Self::Taken => VariableAttributes::NON_VOLATILE | VariableAttributes::BOOTSERVICE_ACCESS | VariableAttributes::RUNTIME_ACCESS,
         }
     }
 }
@@ -43,12 +46,12 @@ fn name16(name: &str) -> Result<CString16, Refusal> {
     CString16::try_from(name).map_err(|_| Refusal::Firmware)
 }
 
-/// Reads a protected variable. One of the same name that an operating system could see or make is not ours: a former
-/// tenant may have planted a key that it knows. It is removed, and counts as absent.
+/// Reads a variable of a kind. One of the same name and of another kind is not ours: a former tenant's operating system may
+/// have planted a key that it knows. It is removed, and counts as absent.
 ///
 /// # Errors
 /// [`Refusal::Firmware`] when the store fails, or the variable is ours but not `N` octets: it is never overwritten.
-pub fn read_protected<const N: usize>(name: &str) -> Result<Option<Zeroizing<[u8; N]>>, Refusal> {
+pub fn read<const N: usize>(name: &str, kind: Kind) -> Result<Option<Zeroizing<[u8; N]>>, Refusal> {
     let name = name16(name)?;
     let mut octets = Zeroizing::new([0u8; N]);
     let (length, attributes) = match runtime::get_variable(&name, &VENDOR, octets.as_mut_slice()) {
@@ -57,7 +60,7 @@ pub fn read_protected<const N: usize>(name: &str) -> Result<Option<Zeroizing<[u8
         // Too long to be ours. EDK2 does not give the attributes with this answer, so whose it is stays unknown.
         Err(_) => return Err(Refusal::Firmware),
     };
-    if attributes != Kind::Protected.attributes() {
+    if attributes != kind.attributes() {
         remove16(&name)?;
         return Ok(None);
     }
@@ -77,7 +80,7 @@ pub fn write(name: &str, kind: Kind, octets: &[u8]) -> Result<(), Refusal> {
             }
         }
         // Attributes of an existing variable can not be changed: it goes first.
-        Kind::Volatile | Kind::Handed => remove16(&name)?,
+        Kind::Volatile | Kind::Handed | Kind::Taken => remove16(&name)?,
     }
     runtime::set_variable(&name, &VENDOR, kind.attributes(), octets).map_err(|_| Refusal::Firmware)
 }

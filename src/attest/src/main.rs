@@ -21,7 +21,7 @@ mod program {
     use kurrent_attest::exchange::{Pin, accept, answer};
     use kurrent_handshake::{
         VARIABLE_ANSWER, VARIABLE_BOOT_KEY, VARIABLE_ERROR, VARIABLE_KEY, VARIABLE_MEMORY_SPEED, VARIABLE_MEMORY_TOTAL,
-        VARIABLE_MEMORY_TYPE, VARIABLE_PUBLIC_KEY, VARIABLE_SERVER, VARIABLE_SESSION,
+        VARIABLE_MEMORY_TYPE, VARIABLE_PUBLIC_KEY, VARIABLE_SERVER, VARIABLE_SESSION, VARIABLE_SESSION_MASK,
     };
     use uefi::{Status, entry, println};
     use zeroize::Zeroizing;
@@ -71,6 +71,8 @@ mod program {
 
     fn identify() -> Result<(), Refusal> {
         let key = device_key()?;
+        // Once for each start of the script, not for each answer: a machine may wait for days, and flash wears.
+        firmware::write(VARIABLE_SESSION_MASK, Kind::Taken, firmware::random::<32>()?.as_slice())?;
         firmware::write(VARIABLE_PUBLIC_KEY, Kind::Volatile, key.verifying_key().as_bytes())?;
         if let Some(memory) = firmware::memory() {
             firmware::write(VARIABLE_MEMORY_TYPE, Kind::Volatile, memory.kind.as_bytes())?;
@@ -81,7 +83,7 @@ mod program {
     }
 
     fn answer_challenge(request: &Request) -> Result<(), Refusal> {
-        let pinned = firmware::read_protected::<32>(VARIABLE_SERVER)?;
+        let pinned = firmware::read::<32>(VARIABLE_SERVER, Kind::Protected)?;
         let pin = accept(request, pinned.as_deref())?;
         let device = device_key()?;
         let boot_secret = firmware::random::<32>()?;
@@ -92,18 +94,28 @@ mod program {
         }
         firmware::write(VARIABLE_ANSWER, Kind::Volatile, &reply.signature)?;
         firmware::write(VARIABLE_BOOT_KEY, Kind::Volatile, &reply.boot_key)?;
-        firmware::write(VARIABLE_SESSION, Kind::Handed, reply.session.to_bytes().as_slice())
+        firmware::write(VARIABLE_SESSION, Kind::Handed, reply.session.to_handed(&*session_mask()?).as_slice())
+    }
+
+    /// What masks this boot's session; made by [`identify`], or here if that did not run.
+    fn session_mask() -> Result<Zeroizing<[u8; 32]>, Refusal> {
+        if let Some(mask) = firmware::read::<32>(VARIABLE_SESSION_MASK, Kind::Taken)? {
+            return Ok(mask);
+        }
+        let mask = firmware::random::<32>()?;
+        firmware::write(VARIABLE_SESSION_MASK, Kind::Taken, mask.as_slice())?;
+        Ok(mask)
     }
 
     /// The device key; made and stored first when there is none.
     fn device_key() -> Result<SigningKey, Refusal> {
-        if let Some(seed) = firmware::read_protected::<32>(VARIABLE_KEY)? {
+        if let Some(seed) = firmware::read::<32>(VARIABLE_KEY, Kind::Protected)? {
             return Ok(SigningKey::from_bytes(&seed));
         }
         let seed: Zeroizing<[u8; 32]> = firmware::random()?;
         firmware::write(VARIABLE_KEY, Kind::Protected, seed.as_slice())?;
         // Some firmware reports success and stores nothing: a key that is gone at the next boot is no identity.
-        let stored = firmware::read_protected::<32>(VARIABLE_KEY)?;
+        let stored = firmware::read::<32>(VARIABLE_KEY, Kind::Protected)?;
         if stored.is_none_or(|stored| *stored != *seed) {
             return Err(Refusal::Firmware);
         }

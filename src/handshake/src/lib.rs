@@ -46,8 +46,12 @@ pub const VARIABLE_MEMORY_TOTAL: &str = "KurrentMemoryTotal";
 pub const VARIABLE_MEMORY_SPEED: &str = "KurrentMemorySpeed";
 /// Volatile, boot-services-only: why the program failed, ASCII; a stable word, e.g. `wrong_server`.
 pub const VARIABLE_ERROR: &str = "KurrentError";
-/// Volatile, **runtime**: [`Session::to_bytes`]; read and deleted by stage-1 before anything else runs.
+/// Volatile, **runtime**: [`Session::to_handed`]. Firmware lets nobody delete a volatile variable at run time (EDK2 answers
+/// invalid parameter), so the system can read it until the machine is reset: its key is masked.
 pub const VARIABLE_SESSION: &str = "KurrentSession";
+/// **Non-volatile, runtime**: the 32 random octets that mask the key in [`VARIABLE_SESSION`]; made anew for each start of the
+/// boot script, deleted by stage-1 before anything else runs. Alone, after a power cut, it is worth nothing.
+pub const VARIABLE_SESSION_MASK: &str = "KurrentSessionMask";
 
 /// Challenge flag: the registration window is open, an unpinned device may pin this server's key (trust on first use).
 pub const FLAG_MAY_PIN: u8 = 1;
@@ -207,7 +211,24 @@ impl Session {
     /// Length of [`Session::to_bytes`].
     pub const LEN: usize = 70;
 
-    /// The form in [`VARIABLE_SESSION`]: key, nonce, MAC.
+    /// The form in [`VARIABLE_SESSION`]: [`Session::to_bytes`] with the key masked by [`VARIABLE_SESSION_MASK`].
+    #[must_use]
+    pub fn to_handed(&self, mask: &[u8; 32]) -> Zeroizing<[u8; Self::LEN]> {
+        let mut octets = self.to_bytes();
+        octets.iter_mut().zip(mask).for_each(|(octet, mask)| *octet ^= mask);
+        octets
+    }
+
+    /// Reads [`Session::to_handed`]; `None` when a length is wrong.
+    #[must_use]
+    pub fn from_handed(octets: &[u8], mask: &[u8]) -> Option<Self> {
+        let mut octets = Zeroizing::new(<[u8; Self::LEN]>::try_from(octets).ok()?);
+        let mask: &[u8; 32] = mask.try_into().ok()?;
+        octets.iter_mut().zip(mask).for_each(|(octet, mask)| *octet ^= mask);
+        Self::from_bytes(octets.as_slice())
+    }
+
+    /// Key, nonce, MAC.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<[u8; Self::LEN]> {
         let mut out = Zeroizing::new([0u8; Self::LEN]);

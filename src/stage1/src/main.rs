@@ -145,6 +145,7 @@ impl Boot {
             controller_secret: &credentials.controller_secret,
         };
         let number = fabrics::connect(Path::new(fabrics::FABRICS_DEVICE), &to).map_err(|e| e.to_string())?;
+        fabrics::hide_secrets(controllers, number).map_err(|e| format!("hiding the secrets of nvme{number}: {e}"))?;
         say(&format!("connected to {} as nvme{number}, authenticated both ways", credentials.target));
         Ok(())
     }

@@ -1,8 +1,11 @@
-//! The session variable and the sealed credentials: read once, removed at once, wiped after use.
+//! The session's two variables and the sealed credentials: read once, removed at once, wiped after use.
+//!
+//! The session itself is volatile, and firmware lets nobody delete a volatile variable at run time: it stays until the machine is
+//! reset, worthless without its mask, which is not volatile and must go.
 
 use crate::{Fault, one_line};
 use kurrent_core::stage1::Credentials;
-use kurrent_handshake::{Session, VARIABLE_GUID, VARIABLE_SESSION};
+use kurrent_handshake::{Session, VARIABLE_GUID, VARIABLE_SESSION, VARIABLE_SESSION_MASK};
 use rustix::fs::IFlags;
 use std::fs::{self, File};
 use std::io::Read;
@@ -20,16 +23,18 @@ const SEALED_MAX: u64 = 64 << 10;
 
 /// This boot's credentials.
 pub fn credentials() -> Result<Credentials, Fault> {
-    from_files(&Path::new(VARIABLES).join(format!("{VARIABLE_SESSION}-{VARIABLE_GUID}")), Path::new(SEALED))
+    let variable = |name| Path::new(VARIABLES).join(format!("{name}-{VARIABLE_GUID}"));
+    from_files(&variable(VARIABLE_SESSION), &variable(VARIABLE_SESSION_MASK), Path::new(SEALED))
 }
 
-fn from_files(variable: &Path, sealed: &Path) -> Result<Credentials, Fault> {
-    // Whatever fails below, neither is left for the system.
-    let (key, blob) = (take(variable), take(sealed));
-    let key =
-        key?.ok_or("the firmware has no session key of this boot (KurrentSession); the machine must start again through the network")?;
+fn from_files(session: &Path, mask: &Path, sealed: &Path) -> Result<Credentials, Fault> {
+    // Whatever fails below, nothing is left for the system.
+    let (mask, session, blob) = (take(mask), read(session), take(sealed));
+    let missing = "the firmware has no session key of this boot (KurrentSession); the machine must start again through the network";
+    let (mask, session) = (mask?.ok_or(missing)?, session?.ok_or(missing)?);
     let blob = blob?.ok_or("there are no sealed credentials in the initramfs; the appliance's boot plane did not send them")?;
-    let session = key.get(ATTRIBUTES..).and_then(Session::from_bytes).ok_or("the session key in the firmware has a wrong length")?;
+    let value = |variable: &Zeroizing<Vec<u8>>| variable.get(ATTRIBUTES..).map(|v| Zeroizing::new(v.to_vec())).unwrap_or_default();
+    let session = Session::from_handed(&value(&session), &value(&mask)).ok_or("the session key in the firmware has a wrong length")?;
     let plain =
         session.open(&blob).map_err(|_| "the sealed credentials are not for this boot of this machine, or were changed on the way")?;
     Credentials::parse(&plain).map_err(|e| one_line(&e))
@@ -37,18 +42,25 @@ fn from_files(variable: &Path, sealed: &Path) -> Result<Credentials, Fault> {
 
 /// Reads and removes a file; `None` when there is none.
 fn take(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, Fault> {
+    let octets = read(path);
+    if let Ok(file) = File::open(path) {
+        // efivarfs marks files immutable; other file systems do not know the flag.
+        let _ = rustix::fs::ioctl_setflags(&file, IFlags::empty());
+        fs::remove_file(path).map_err(|e| format!("{} can not be removed: {e}", path.display()))?;
+    }
+    octets
+}
+
+fn read(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, Fault> {
+    let failed = |e: std::io::Error| format!("{}: {e}", path.display());
     let file = match File::open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(|e| format!("{}: {e}", path.display()))?,
+        other => other.map_err(failed)?,
     };
     // Room for all from the start: growing would leave copies behind.
     let length = file.metadata().map(|m| m.len().min(SEALED_MAX)).unwrap_or(0);
     let mut octets = Zeroizing::new(Vec::with_capacity(usize::try_from(length).unwrap_or(0).saturating_add(1)));
-    let read = (&file).take(SEALED_MAX).read_to_end(&mut octets);
-    // efivarfs marks every file immutable; other file systems do not know the flag.
-    let _ = rustix::fs::ioctl_setflags(&file, IFlags::empty());
-    fs::remove_file(path).map_err(|e| format!("{} can not be removed: {e}", path.display()))?;
-    read.map_err(|e| format!("{}: {e}", path.display()))?;
+    file.take(SEALED_MAX).read_to_end(&mut octets).map_err(failed)?;
     Ok(Some(octets))
 }
 
@@ -91,36 +103,41 @@ mod tests {
         credentials.encode()
     }
 
-    fn check(change: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>), expected: Option<&str>) {
+    fn check(change: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>, &mut Vec<u8>), expected: Option<&str>) {
         let folder = tempfile::tempdir().unwrap();
-        let (variable, sealed) = (folder.path().join("variable"), folder.path().join("sealed"));
-        let mut key = vec![7, 0, 0, 0];
-        key.extend_from_slice(session(Side::Device).to_bytes().as_slice());
+        let [variable, mask, sealed] = ["session", "mask", "sealed"].map(|name| folder.path().join(name));
+        let mut key = vec![6, 0, 0, 0];
+        key.extend_from_slice(session(Side::Device).to_handed(&[5; 32]).as_slice());
+        let mut masking = vec![7, 0, 0, 0];
+        masking.extend_from_slice(&[5; 32]);
         let mut blob = session(Side::Appliance).seal(plaintext().as_bytes());
-        change(&mut key, &mut blob);
-        for (path, octets) in [(&variable, key), (&sealed, blob)] {
+        change(&mut key, &mut masking, &mut blob);
+        for (path, octets) in [(&variable, key), (&mask, masking), (&sealed, blob)] {
             if !octets.is_empty() {
                 fs::write(path, octets).unwrap();
             }
         }
-        let fault = from_files(&variable, &sealed).err();
+        let fault = from_files(&variable, &mask, &sealed).err();
         assert_eq!(fault.is_some(), expected.is_some(), "{fault:?}");
         assert!(fault.unwrap_or_default().contains(expected.unwrap_or_default()));
-        assert!(!variable.exists() && !sealed.exists(), "nothing is left for the system");
+        assert!(!mask.exists() && !sealed.exists(), "nothing of worth is left for the system");
     }
 
     #[test]
-    fn credentials_are_opened_and_both_their_sources_removed() {
-        check(|_, _| {}, None);
+    fn credentials_are_opened_and_what_opens_them_removed() {
+        check(|_, _, _| {}, None);
     }
 
     #[test]
     fn whatever_is_missing_cut_or_changed_is_named_and_still_removed() {
-        check(|key, _| key.clear(), Some("no session key"));
-        check(|_, blob| blob.clear(), Some("no sealed credentials"));
-        check(|key, _| key.truncate(20), Some("wrong length"));
-        check(|key, _| key[10] ^= 1, Some("not for this boot"));
-        check(|_, blob| blob.truncate(blob.len() - 1), Some("changed on the way"));
-        check(|_, blob| blob[40] ^= 1, Some("changed on the way"));
+        check(|key, _, _| key.clear(), Some("no session key"));
+        check(|_, mask, _| mask.clear(), Some("no session key"));
+        check(|_, _, blob| blob.clear(), Some("no sealed credentials"));
+        check(|key, _, _| key.truncate(20), Some("wrong length"));
+        check(|_, mask, _| mask.truncate(3), Some("wrong length"));
+        check(|key, _, _| key[10] ^= 1, Some("not for this boot"));
+        check(|_, mask, _| mask[10] ^= 1, Some("not for this boot"));
+        check(|_, _, blob| blob.truncate(blob.len() - 1), Some("changed on the way"));
+        check(|_, _, blob| blob[40] ^= 1, Some("changed on the way"));
     }
 }

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::SocketAddrV4;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use uuid::Uuid;
 use zeroize::Zeroizing;
@@ -147,6 +148,21 @@ pub fn controllers_of(controllers: &Path, subsystem: &Nqn) -> io::Result<Vec<u32
 pub fn state(controllers: &Path, number: u32) -> String {
     let text = fs::read_to_string(controllers.join(format!("nvme{number}/state"))).unwrap_or_default();
     text.trim().to_owned()
+}
+
+/// The kernel shows a controller's secrets in sysfs, to be read by everybody: from now on by root only.
+///
+/// # Errors
+/// An attribute is there and its mode can not be changed.
+pub fn hide_secrets(controllers: &Path, number: u32) -> io::Result<()> {
+    for name in ["dhchap_secret", "dhchap_ctrl_secret"] {
+        let attribute = controllers.join(format!("nvme{number}")).join(name);
+        match fs::set_permissions(&attribute, fs::Permissions::from_mode(0o400)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    Ok(())
 }
 
 /// Deletes a controller.

@@ -6,12 +6,14 @@ use kurrent_sys::{kmod, link};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const DISK: &str = "/dev/vda";
-/// The session variable's attributes here: kept over a restart of the machine, because this is not the machine that uses it.
+/// Attributes of what is stored: kept over a restart, because another run of the machine uses it. The session itself is volatile
+/// in real life.
 const STORED: [u8; 4] = [7, 0, 0, 0];
 
 /// Exports the disk for epoch 1 and answers reports, for ever.
@@ -45,13 +47,15 @@ fn report(mut stream: TcpStream) {
     stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").expect("an answer");
 }
 
-/// Writes the session variable.
+/// Writes the variables that lie in `/variables`.
 pub fn store() {
     kmod::ModuleTree::running().expect("modules").load("efivarfs").expect("efivarfs");
     mount("efivarfs", "/sys/firmware/efi/efivars");
-    let session = fs::read("/session").expect("the session");
-    let name = String::from_utf8(fs::read("/session-name").expect("its name")).expect("a name");
-    fs::write(format!("/sys/firmware/efi/efivars/{name}"), [STORED.as_slice(), &session].concat()).expect("the variable");
+    for variable in fs::read_dir("/variables").expect("variables").flatten() {
+        let octets = fs::read(variable.path()).expect("a variable");
+        let place = Path::new("/sys/firmware/efi/efivars").join(variable.file_name());
+        fs::write(place, [STORED.as_slice(), &octets].concat()).expect("the firmware takes it");
+    }
     println!("STORED");
 }
 
@@ -76,8 +80,10 @@ pub fn system() {
     tell("sealed", if Path::new("/kurrent/sealed").exists() { "there" } else { "gone" });
     mount("efivarfs", "/sys/firmware/efi/efivars");
     let names = fs::read_dir("/sys/firmware/efi/efivars").expect("efivarfs");
-    let ours = names.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("KurrentSession")).count();
-    tell("session-variables", &ours.to_string());
+    let ours = names.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("KurrentSessionMask")).count();
+    tell("masks", &ours.to_string());
+    let secret = |name| fs::metadata(Path::new("/sys/class/nvme/nvme0").join(name)).expect("sysfs").permissions().mode() & 0o777;
+    tell("secrets-mode", &format!("{:o} {:o}", secret("dhchap_secret"), secret("dhchap_ctrl_secret")));
     let addresses: Vec<String> = link::addresses().expect("addresses").iter().map(|a| a.address.to_string()).collect();
     tell("addresses", &addresses.join(" "));
     kmod::ModuleTree::open(&modules).and_then(|m| m.load("xfs")).expect("the system loads a module of the running kernel");
