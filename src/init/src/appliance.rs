@@ -3,54 +3,39 @@
 use crate::chain;
 use crate::console::{self, Screen};
 use crate::disk::{self, Found};
+use crate::events::Sources;
 use crate::log::{Log, kernel_message};
 use crate::network::Network;
 use crate::process::{self, Output};
+use crate::setup;
 use kurrent_core::init::mounts::{self, DATA, Mount};
 use kurrent_core::init::screen::{View, render};
 use kurrent_core::init::supervise::{Action, Event, Supervisor};
-use kurrent_core::init::{Plan, Status, clock};
-use kurrent_core::time::{Mono, Now, Wall};
+use kurrent_core::init::{Plan, Status};
+use kurrent_core::time::Mono;
 use kurrent_sys::block;
 use kurrent_sys::clock::now;
 use kurrent_sys::kmod::{ModuleTree, Uevents};
 use kurrent_sys::mount::mount;
-use kurrent_sys::power::{self, End, PowerButtons};
-use kurrent_sys::store;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use kurrent_sys::power::End;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::Read as _;
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
 /// The operator's file.
 const CONFIGURATION: &str = "/boot/kurrent.yaml";
-const AFTER_CORRECTION: &str =
-    "Correct the file on the disk's first partition (FAT), then start the appliance again: Ctrl-Alt-Del, or off and on.";
 /// What the daemon says for the screen.
 const STATUS: &str = "/run/kurrent/status";
-/// Written by the builder: no clock is before it.
-const BUILD_EPOCH: &str = "/etc/kurrent-build-epoch";
-/// The last time this appliance saw, for machines that forget it.
-const LAST_SEEN: &str = "/data/last-seen-time";
-/// Folders of the data partition, with their modes: state holds secrets.
-const DATA_FOLDERS: [(&str, u32); 3] = [("/data/state", 0o700), ("/data/disks", 0o700), ("/data/log", 0o700)];
-
 /// The longest sleep: NICs, cables and the daemon's status are looked at this often.
 const TICK: Duration = Duration::from_millis(500);
 /// How often the time is kept.
 const KEEP_TIME: Duration = Duration::from_secs(600);
 /// Before the screen says that there is no disk: USB disks take some seconds.
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
-/// `kurrentd plan` only reads a file.
-const PLAN_WITHIN: Duration = Duration::from_secs(30);
-
 /// No device asks for these by an alias: power buttons, the NVMe target and the folder it is configured in.
 const UNASKED_MODULES: [&str; 5] = ["button", "evdev", "configfs", "nvmet", "nvmet-tcp"];
 
@@ -97,7 +82,7 @@ pub fn run() -> End {
     appliance.mount_all(&mounts::early());
     // Our screen shows what matters; the kernel's messages go to the log, all but its last words.
     let _ = fs::write("/proc/sys/kernel/printk", "1");
-    let mut sources = Sources::open(&mut appliance);
+    let mut sources = Sources::open(|text| appliance.log.line("init", text));
     appliance.draw();
     appliance.load_drivers();
     appliance.mount_all(&mounts::with_modules());
@@ -105,7 +90,8 @@ pub fn run() -> End {
         sources.buttons.look(Path::new("/sys"), Path::new("/dev"));
         appliance.tick();
         appliance.draw();
-        let ready = sources.wait(&appliance);
+        let deadline = appliance.supervisor.next_deadline().map_or(TICK, |deadline| deadline.since(now().mono).min(TICK));
+        let ready = sources.wait(&appliance.outputs, deadline);
         appliance.take(&mut sources, &ready);
         let exits = process::reap();
         for (pid, how) in exits {
@@ -123,51 +109,6 @@ pub fn run() -> End {
             appliance.log.close();
             return end;
         }
-    }
-}
-
-/// Everything that can wake the loop.
-struct Sources {
-    signals: Option<SignalFd>,
-    uevents: Option<Uevents>,
-    kernel_log: Option<File>,
-    buttons: PowerButtons,
-}
-
-impl Sources {
-    fn open(appliance: &mut Appliance) -> Self {
-        let mut wanted = SigSet::empty();
-        for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR2] {
-            wanted.add(signal);
-        }
-        let signals = wanted.thread_block().and_then(|()| SignalFd::with_flags(&wanted, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC));
-        let mut keep = |what: &str, fault: String| appliance.say(&format!("{what}: {fault}"));
-        let signals = signals.map_err(|fault| keep("signals", fault.to_string())).ok();
-        if let Err(fault) = power::catch_ctrl_alt_del() {
-            keep("Ctrl-Alt-Del", fault.to_string());
-        }
-        let uevents = Uevents::listen().map_err(|fault| keep("device events", fault.to_string())).ok();
-        let kernel_log = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg");
-        let kernel_log = kernel_log.map_err(|fault| keep("kernel log", fault.to_string())).ok();
-        Self { signals, uevents, kernel_log, buttons: PowerButtons::default() }
-    }
-
-    /// Sleeps until something happens or time passes; which service outputs have something.
-    fn wait(&self, appliance: &Appliance) -> Vec<bool> {
-        let deadline = appliance.supervisor.next_deadline().map_or(TICK, |deadline| deadline.since(now().mono).min(TICK));
-        let mut fds: Vec<PollFd<'_>> = Vec::new();
-        let mut add = |fd| fds.push(PollFd::new(fd, PollFlags::POLLIN));
-        appliance.outputs.iter().for_each(|output| add(output.as_fd()));
-        self.signals.iter().for_each(|signals| add(signals.as_fd()));
-        self.uevents.iter().for_each(|uevents| add(uevents.as_fd()));
-        self.kernel_log.iter().for_each(|kernel_log| add(kernel_log.as_fd()));
-        self.buttons.devices.iter().for_each(|button| add(button.as_fd()));
-        let timeout = PollTimeout::try_from(deadline).unwrap_or(PollTimeout::ZERO);
-        // An interrupted or failed poll is looked at like any other wake-up: every source is read without blocking.
-        if poll(&mut fds, timeout).is_err() {
-            return vec![false; appliance.outputs.len()];
-        }
-        fds.iter().take(appliance.outputs.len()).map(|fd| fd.any().unwrap_or(false)).collect()
     }
 }
 
@@ -317,19 +258,13 @@ impl Appliance {
             // Smaller than it could be, but whole: the next start tries again.
             self.faults.push(chain(&fault));
         }
-        for (folder, mode) in DATA_FOLDERS {
-            let made = fs::create_dir_all(folder).and_then(|()| {
-                // The image was built by anybody; here everything is root's.
-                std::os::unix::fs::chown(folder, Some(0), Some(0))?;
-                fs::set_permissions(folder, fs::Permissions::from_mode(mode))
-            });
-            made.map_err(|fault| (not_serving("the data partition"), vec![format!("Making {folder}: {fault}")]))?;
-        }
+        setup::make_folders().map_err(|fault| (not_serving("the data partition"), vec![fault]))?;
         if let Err(fault) = self.log.open(Path::new("/data/log")) {
             self.faults.push(format!("The log cannot be kept: {fault}"));
         }
-        self.set_clock();
-        let plan = self.read_plan().map_err(|faults| (not_serving("kurrent.yaml has to be corrected"), faults))?;
+        self.faults.extend(setup::set_clock());
+        self.keep_time();
+        let plan = setup::read_plan(CONFIGURATION).map_err(|faults| (not_serving("kurrent.yaml has to be corrected"), faults))?;
         if let Err(fault) = nix::unistd::sethostname(&plan.hostname) {
             self.faults.push(format!("Setting the hostname: {fault}"));
         }
@@ -337,46 +272,9 @@ impl Appliance {
         Ok(plan)
     }
 
-    fn set_clock(&mut self) {
-        let build = fs::read_to_string(BUILD_EPOCH).ok().and_then(|text| text.trim().parse().ok());
-        let build = build.and_then(|secs| Wall::from_second(secs).ok()).unwrap_or(Wall::UNIX_EPOCH);
-        let last_seen = fs::read_to_string(LAST_SEEN).ok().and_then(|text| text.trim().parse().ok());
-        let clock_says = now().wall;
-        if let Some(correct) = clock::correction(clock_says, build, last_seen) {
-            let fault =
-                format!("The clock says {clock_says:.0}, which cannot be right: set to {correct:.0}. Is the board's battery empty?");
-            self.say(&fault);
-            self.faults.push(fault);
-            if let Err(fault) = kurrent_sys::clock::set_wall(correct) {
-                self.faults.push(format!("Setting the clock: {fault}"));
-            }
-        }
-        self.keep_time();
-    }
-
     fn keep_time(&mut self) {
-        let Now { mono, wall } = now();
-        self.time_kept = mono;
-        if !matches!(self.stage, Stage::Stuck) && kurrent_sys::mount::is_mounted(DATA) {
-            // Only a convenience: without it the build date is the floor.
-            let _ = store::replace(Path::new(LAST_SEEN), format!("{wall}\n").as_bytes(), 0o600);
-        }
-    }
-
-    /// What `kurrentd` makes of the operator's file, or what is wrong with it.
-    fn read_plan(&mut self) -> Result<Plan, Vec<String>> {
-        let unusable = |why: String| vec![format!("{CONFIGURATION} could not be read: {why}")];
-        let (code, out, err) =
-            process::run("/usr/bin/kurrentd", &["plan", CONFIGURATION], PLAN_WITHIN).map_err(|fault| unusable(fault.to_string()))?;
-        if code == Some(0) {
-            return Plan::parse(&out).map_err(|fault| unusable(fault.to_string()));
-        }
-        let mut lines: Vec<String> = err.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
-        if lines.is_empty() {
-            return Err(unusable(format!("kurrentd ended with {code:?}")));
-        }
-        lines.push(AFTER_CORRECTION.to_owned());
-        Err(lines)
+        self.time_kept = now().mono;
+        setup::keep_time();
     }
 
     fn supervise(&mut self, event: &Event) {

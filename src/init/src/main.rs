@@ -13,9 +13,11 @@
 mod appliance;
 mod console;
 mod disk;
+mod events;
 mod log;
 mod network;
 mod process;
+mod setup;
 mod shutdown;
 
 use kurrent_sys::{kmod, power::End};
