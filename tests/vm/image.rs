@@ -78,6 +78,28 @@ fn check_data(lab: &Run, disk: &Path, start: u64, length: u64) -> Result<()> {
 }
 
 #[test]
+fn the_power_button_unmounts_although_the_target_holds_a_disk_open() -> Result<()> {
+    let lab = Run::new("exported")?;
+    let network = bridge()?;
+    let mut served = Appliance::start(&lab, &network, spec(&lab, &network)?)?;
+    let device = "/v1/devices/52:54:00:70:00:09";
+    served.api.ask("POST", device, Some(&json!({})))?;
+    served.api.ask("POST", "/v1/workers", Some(&json!({ "worker_id": "exported" })))?;
+    let disk = json!({ "os": "debian", "os_version": "13", "size_bytes": 64 << 20 });
+    served.api.ask("POST", "/v1/workers/exported/disks", Some(&disk))?;
+    served.api.ask("POST", &format!("{device}/bind"), Some(&json!({ "worker_id": "exported", "force": false })))?;
+    let exported = |target: &serde_json::Value| target.to_string().contains("exported.debian").then_some(());
+    served.api.wait_for("export", "/v1/target", SCREEN_WITHIN, exported)?;
+
+    served.machine.qmp.execute("system_powerdown")?;
+    served.machine.console.wait_for("stopped, power off", OFF_WITHIN)?;
+    let text = served.machine.console.text();
+    ensure!(!text.contains("unmounting") && !text.contains("going on without"), "it did not stop in order:\n{text}");
+    lab.passed();
+    Ok(())
+}
+
+#[test]
 fn a_disk_smaller_than_the_image_is_said_and_nothing_is_served() -> Result<()> {
     let lab = Run::new("small-disk")?;
     let network = bridge()?;
