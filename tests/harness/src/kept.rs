@@ -23,6 +23,12 @@ pub fn list() -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.join(FILE_NAME).exists()).collect()
 }
 
+/// Where the consoles and captures of a lab are.
+pub fn evidence_of(scratch: &Path) -> Result<PathBuf> {
+    let name = scratch.file_name().context("a run's folder has a name")?;
+    Ok(tools::target_dir().join("evidence").join(name))
+}
+
 /// Ends the machines of one lab and removes its disks. A process id that now belongs to something else is left alone.
 pub fn stop(scratch: &Path) -> Result<usize> {
     let note = scratch.join(FILE_NAME);
@@ -35,6 +41,8 @@ pub fn stop(scratch: &Path) -> Result<usize> {
             ended += 1;
         }
     }
-    fs::remove_dir_all(scratch).with_context(|| format!("remove {}", scratch.display()))?;
+    for dir in [scratch.to_path_buf(), evidence_of(scratch)?] {
+        fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+    }
     Ok(ended)
 }

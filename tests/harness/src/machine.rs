@@ -7,7 +7,8 @@ use crate::qmp::Qmp;
 use crate::tools;
 use anyhow::{Context, Result, bail};
 use kurrent_core::id::MacAddr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -84,34 +85,37 @@ impl Machine {
             fs::copy(&firmware.variables, &spec.variables).with_context(|| format!("make {}", spec.variables.display()))?;
         }
         let stderr_path = run.evidence().join(format!("{}.qemu", spec.name));
-        let stderr = fs::File::options().create(true).append(true).open(&stderr_path).context("open QEMU's log")?;
+        let append = |path: &Path| File::options().create(true).append(true).open(path).with_context(|| format!("open {}", path.display()));
+        let stderr = append(&stderr_path)?;
+        let console_path = run.evidence().join(format!("{}.console", spec.name));
+        append(&console_path)?;
+        let mut output = File::open(&console_path).context("open the console's file")?;
+        output.seek(SeekFrom::End(0)).context("skip what an earlier start wrote")?;
+        let keyboard = keyboard(&run.scratch().join(format!("{}.keyboard", spec.name)))?;
         let mut command = command(run, &spec, &firmware.code);
-        command.current_dir(run.scratch()).stdin(std::process::Stdio::null());
+        // QEMU reads the FIFO by its path; holding it open as standard input as well, it never sees an end of input.
+        command.current_dir(run.scratch()).stdin(keyboard.try_clone().context("the keyboard's FIFO")?);
         command.stdout(stderr.try_clone().context("QEMU's log")?).stderr(stderr);
-        for stale in ["console", "qmp"] {
-            let _ = fs::remove_file(run.scratch().join(format!("{}.{stale}", spec.name)));
-        }
+        let _ = fs::remove_file(run.scratch().join(format!("{}.qmp", spec.name)));
         let started = Instant::now();
         let mut process = Process::start(&spec.name, command, spec.lifetime)?;
-        let scratch = fs::File::open(run.scratch()).context("open the run's folder")?;
-        let mut open = |what: &str| -> Result<UnixStream> {
-            // Through the open folder: socket paths are limited to 107 octets, source trees are not.
-            let path = format!("/proc/self/fd/{}/{}.{what}", scratch.as_raw_fd(), spec.name);
-            let deadline = Instant::now() + START_WITHIN;
-            loop {
-                match UnixStream::connect(&path) {
-                    Ok(stream) => return Ok(stream),
-                    Err(_) if process.ended().is_none() && Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
-                    Err(error) => {
-                        let said = fs::read_to_string(&stderr_path).unwrap_or_default();
-                        bail!("{}: QEMU did not open its {what} ({error}): {}", spec.name, said.trim());
-                    }
+        let scratch = File::open(run.scratch()).context("open the run's folder")?;
+        // Through the open folder: socket paths are limited to 107 octets, source trees are not.
+        let path = format!("/proc/self/fd/{}/{}.qmp", scratch.as_raw_fd(), spec.name);
+        let deadline = Instant::now() + START_WITHIN;
+        let monitor = loop {
+            match UnixStream::connect(&path) {
+                Ok(stream) => break stream,
+                Err(_) if process.ended().is_none() && Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+                Err(error) => {
+                    let said = fs::read_to_string(&stderr_path).unwrap_or_default();
+                    bail!("{}: QEMU did not open its monitor ({error}): {}", spec.name, said.trim());
                 }
             }
         };
-        let console = open("console")?;
-        let qmp = open("qmp")?;
-        Ok(Self { console: Console::new(&spec.name, console)?, qmp: Qmp::new(qmp)?, started, process, spec })
+        let pid = process.pid().unwrap_or_default();
+        let console = Console::new(&spec.name, output, keyboard, move || is_running(pid));
+        Ok(Self { console, qmp: Qmp::new(monitor)?, started, process, spec })
     }
 
     /// What it is made of.
@@ -166,6 +170,20 @@ impl Machine {
     }
 }
 
+/// The FIFO that is typed into, open at both ends.
+fn keyboard(path: &Path) -> Result<File> {
+    if !path.exists() {
+        nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR).context("make the keyboard's FIFO")?;
+    }
+    File::options().read(true).write(true).open(path).with_context(|| format!("open {}", path.display()))
+}
+
+/// Whether process `pid` is there and not yet a zombie (whose parent has not asked).
+fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next()).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
 struct Firmware {
     code: PathBuf,
     variables: PathBuf,
@@ -208,11 +226,10 @@ fn command(run: &Run, spec: &Spec, code: &Path) -> Command {
     command.args(["-drive", &format!("if=pflash,format=raw,unit=1,file={}", value(&spec.variables))]);
     // OVMF offers its RNG protocol only with this device.
     command.args(["-device", "virtio-rng-pci"]);
-    let log = value(&run.evidence().join(format!("{}.console", spec.name)));
+    let output = value(&run.evidence().join(format!("{}.console", spec.name)));
     let name = &spec.name;
     command.args(["-chardev", &format!("socket,id=qmp,path={name}.qmp,server=on,wait=off"), "-mon", "chardev=qmp,mode=control"]);
-    // wait=on: nothing is lost before the reader is there. The log also holds what comes when nobody reads.
-    command.args(["-chardev", &format!("socket,id=console,path={name}.console,server=on,wait=on,logfile={log},logappend=on")]);
+    command.args(["-chardev", &format!("file,id=console,append=on,path={output},input-path={name}.keyboard")]);
     command.args(["-serial", "chardev:console"]);
     if let Some(disk) = &spec.disk {
         command.args(["-drive", &format!("if=none,id=disk,format=raw,file={}", value(disk))]);
@@ -248,7 +265,7 @@ pub fn free_port() -> Result<u16> {
 /// Copies a raw image with its holes and makes it at least `bytes` long.
 pub fn copy_disk(from: &Path, to: &Path, bytes: u64) -> Result<()> {
     tools::run(Command::new("cp").arg("--sparse=always").arg("--reflink=auto").arg(from).arg(to))?;
-    let file = fs::File::options().write(true).open(to).with_context(|| format!("open {}", to.display()))?;
+    let file = File::options().write(true).open(to).with_context(|| format!("open {}", to.display()))?;
     let length = file.metadata().with_context(|| format!("size of {}", to.display()))?.len();
     file.set_len(length.max(bytes)).with_context(|| format!("grow {}", to.display()))
 }

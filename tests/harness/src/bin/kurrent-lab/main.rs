@@ -6,11 +6,11 @@ mod show;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use kurrent_harness::{kept, master, process};
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The appliance and a diskless worker in QEMU: from power-on to a login prompt, then revoked.
 #[derive(Parser)]
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
             kept::list().iter().for_each(|lab| println!("{}", lab.display()));
             Ok(())
         }
-        What::Console { machine } => only_kept_lab().and_then(|lab| attach(&lab.join(format!("{machine}.console")))),
+        What::Console { machine } => only_kept_lab().and_then(|lab| attach(&lab, &machine)),
         What::Stop => stop(),
     };
     match outcome {
@@ -87,23 +87,29 @@ fn only_kept_lab() -> Result<PathBuf> {
     }
 }
 
-/// Joins this terminal and a console.
-fn attach(socket: &std::path::Path) -> Result<()> {
+/// Joins this terminal and a console: its last screenful, then what comes; what is typed goes to it.
+fn attach(lab: &Path, machine: &str) -> Result<()> {
     /// Ctrl-], as in telnet.
     const LEAVE: u8 = 0x1d;
-    let folder = socket.parent().context("a folder")?;
-    let folder = std::fs::File::open(folder).with_context(|| format!("open {}", folder.display()))?;
-    // Through the open folder: socket paths are limited to 107 octets.
-    let short = format!("/proc/self/fd/{}/{}", folder.as_raw_fd(), socket.file_name().unwrap_or_default().to_string_lossy());
-    let mut console = UnixStream::connect(short).with_context(|| format!("connect to {}", socket.display()))?;
+    const SCREENFUL: u64 = 2000;
+    let log = kept::evidence_of(lab)?.join(format!("{machine}.console"));
+    let mut output = File::open(&log).with_context(|| format!("open {}", log.display()))?;
+    let length = output.metadata().context("size of the console's file")?.len();
+    output.seek(SeekFrom::Start(length.saturating_sub(SCREENFUL))).context("go to its end")?;
+    let keyboard = lab.join(format!("{machine}.keyboard"));
+    let mut keyboard = File::options().write(true).open(&keyboard).with_context(|| format!("open {}", keyboard.display()))?;
     let _raw = RawTerminal::enter();
     println!("connected; Ctrl-] leaves\r");
-    let mut from = console.try_clone().context("second handle of the console")?;
     std::thread::spawn(move || {
         let mut buffer = [0_u8; 4096];
-        while let Ok(count @ 1..) = from.read(&mut buffer) {
+        loop {
+            let count = output.read(&mut buffer).unwrap_or_default();
             let mut out = std::io::stdout().lock();
             let _ = out.write_all(buffer.get(..count).unwrap_or_default()).and_then(|()| out.flush());
+            drop(out);
+            if count == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
     });
     let mut buffer = [0_u8; 256];
@@ -113,7 +119,7 @@ fn attach(socket: &std::path::Path) -> Result<()> {
         if count == 0 || typed.contains(&LEAVE) {
             return Ok(());
         }
-        console.write_all(typed).context("type on the console")?;
+        keyboard.write_all(typed).context("type on the console")?;
     }
 }
 
