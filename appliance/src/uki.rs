@@ -7,6 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+/// The optional header's magic number.
+const PE32_PLUS: u16 = 0x20b;
+
 /// What goes into it.
 pub struct Sources<'a> {
     /// The stub.
@@ -45,13 +48,25 @@ pub fn build(sources: &Sources<'_>, output: &Path) -> Result<()> {
         command.arg("--change-section-vma").arg(format!("{name}={address:#x}"));
         address = (address + length).next_multiple_of(layout.alignment);
     }
-    tool(command.arg(sources.stub).arg(output))
+    tool(command.arg(sources.stub).arg(output))?;
+    let mut program = fs::read(output).with_context(|| format!("reading {}", output.display()))?;
+    // objcopy writes headers of its own, with the time of the build and a checksum over it that firmware does not look at.
+    let written = Layout::read(&program).context("objcopy did not write a PE program")?;
+    for at in [written.time, written.checksum] {
+        program.get_mut(at..at + 4).context("objcopy cut the headers")?.fill(0);
+    }
+    fs::write(output, program).with_context(|| format!("writing {}", output.display()))
 }
 
-/// Where the stub's sections end, as objcopy counts: with the image base.
+/// What the headers say.
 struct Layout {
+    /// Where the stub's sections end, as objcopy counts: with the image base.
     end: u64,
     alignment: u64,
+    /// Where the time of the build lies in the file.
+    time: usize,
+    /// Where the checksum lies in the file.
+    checksum: usize,
 }
 
 impl Layout {
@@ -70,10 +85,11 @@ impl Layout {
                 let header = optional + optional_length + 40 * section;
                 end = end.max(u64::from(word(header + 8)?) + u64::from(word(header + 12)?));
             }
-            Some((half(optional)?, alignment, base + end.next_multiple_of(alignment.max(1))))
+            let end = base + end.next_multiple_of(alignment.max(1));
+            Some((half(optional)?, Self { end, alignment, time: pe + 8, checksum: optional + 64 }))
         };
         match read() {
-            Some((0x20b, alignment, end)) if alignment.is_power_of_two() => Ok(Self { end, alignment }),
+            Some((PE32_PLUS, layout)) if layout.alignment.is_power_of_two() => Ok(layout),
             _ => bail!("no PE32+ headers"),
         }
     }
