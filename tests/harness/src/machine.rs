@@ -91,10 +91,9 @@ impl Machine {
         append(&console_path)?;
         let mut output = File::open(&console_path).context("open the console's file")?;
         output.seek(SeekFrom::End(0)).context("skip what an earlier start wrote")?;
-        let keyboard = keyboard(&run.scratch().join(format!("{}.keyboard", spec.name)))?;
+        let keyboard = keyboard(run.scratch(), &spec.name)?;
         let mut command = command(run, &spec, &firmware.code);
-        // QEMU reads the FIFO by its path; holding it open as standard input as well, it never sees an end of input.
-        command.current_dir(run.scratch()).stdin(keyboard.try_clone().context("the keyboard's FIFO")?);
+        command.current_dir(run.scratch()).stdin(std::process::Stdio::null());
         command.stdout(stderr.try_clone().context("QEMU's log")?).stderr(stderr);
         let _ = fs::remove_file(run.scratch().join(format!("{}.qmp", spec.name)));
         let started = Instant::now();
@@ -170,12 +169,15 @@ impl Machine {
     }
 }
 
-/// The FIFO that is typed into, open at both ends.
-fn keyboard(path: &Path) -> Result<File> {
-    if !path.exists() {
-        nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR).context("make the keyboard's FIFO")?;
+/// The two ends of QEMU's `pipe` console: a FIFO that is typed into, and nothing to write to, because the log has it all.
+/// (Its `file` console can not be typed into from the command line; its sockets and pipes make a machine wait for a reader.)
+fn keyboard(dir: &Path, name: &str) -> Result<File> {
+    let (input, output) = (dir.join(format!("{name}.in")), dir.join(format!("{name}.out")));
+    if !input.exists() {
+        nix::unistd::mkfifo(&input, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR).context("make the keyboard's FIFO")?;
+        std::os::unix::fs::symlink("/dev/null", &output).context("make the console's sink")?;
     }
-    File::options().read(true).write(true).open(path).with_context(|| format!("open {}", path.display()))
+    File::options().read(true).write(true).open(&input).with_context(|| format!("open {}", input.display()))
 }
 
 /// Whether process `pid` is there and not yet a zombie (whose parent has not asked).
@@ -229,7 +231,7 @@ fn command(run: &Run, spec: &Spec, code: &Path) -> Command {
     let output = value(&run.evidence().join(format!("{}.console", spec.name)));
     let name = &spec.name;
     command.args(["-chardev", &format!("socket,id=qmp,path={name}.qmp,server=on,wait=off"), "-mon", "chardev=qmp,mode=control"]);
-    command.args(["-chardev", &format!("file,id=console,append=on,path={output},input-path={name}.keyboard")]);
+    command.args(["-chardev", &format!("pipe,id=console,path={name},logfile={output},logappend=on")]);
     command.args(["-serial", "chardev:console"]);
     if let Some(disk) = &spec.disk {
         command.args(["-drive", &format!("if=none,id=disk,format=raw,file={}", value(disk))]);

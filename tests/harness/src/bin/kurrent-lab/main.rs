@@ -96,7 +96,7 @@ fn attach(lab: &Path, machine: &str) -> Result<()> {
     let mut output = File::open(&log).with_context(|| format!("open {}", log.display()))?;
     let length = output.metadata().context("size of the console's file")?.len();
     output.seek(SeekFrom::Start(length.saturating_sub(SCREENFUL))).context("go to its end")?;
-    let keyboard = lab.join(format!("{machine}.keyboard"));
+    let keyboard = lab.join(format!("{machine}.in"));
     let mut keyboard = File::options().write(true).open(&keyboard).with_context(|| format!("open {}", keyboard.display()))?;
     let _raw = RawTerminal::enter();
     println!("connected; Ctrl-] leaves\r");
