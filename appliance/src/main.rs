@@ -75,7 +75,7 @@ fn build_parts(target: &Path, steps: &mut Steps) -> Result<Parts> {
     let stage1 = steps.work("stage1.img");
     let list = Path::new("appliance/recipe/modules-worker.list");
     let tree = modules::subset("modules-worker", list, &index, steps)?;
-    let inputs = [programs.stage1.clone(), list.to_owned(), index.root().to_owned()];
+    let inputs = [programs.stage1.clone(), tree.join("modules.dep")];
     steps.run("worker initramfs", &inputs, &stage1, || initramfs::worker(&programs, &release, &tree, &stage1))?;
     Ok(Parts { release, kernel, programs, loaders, stage1 })
 }
@@ -89,7 +89,7 @@ fn build_image(target: &Path, steps: &mut Steps, parts: &Parts) -> Result<()> {
     let initrd = steps.work("appliance.initrd");
     let mut inputs: Vec<PathBuf> = parts.programs.all();
     inputs.extend(parts.loaders.iter().map(|(_, path)| path.clone()));
-    inputs.extend([list.to_owned(), index.root().to_owned(), PathBuf::from("rootfs/appliance"), steps.text("epoch", &epoch.to_string())?]);
+    inputs.extend([tree.join("modules.dep"), PathBuf::from("rootfs/appliance"), steps.text("epoch", &epoch.to_string())?]);
     steps.run("appliance initramfs", &inputs, &initrd, || initramfs::appliance(parts, &tree, epoch, &initrd))?;
 
     let stub = target.join("deps").join(recipe::STUB);

@@ -58,14 +58,22 @@ fn read_index(folder: &Path) -> Result<ModuleIndex> {
     Ok(ModuleIndex::parse(Sources { dep: &dep, alias: &alias, softdep: &softdep, builtin: &builtin }))
 }
 
-/// Copies what a list names, with what that needs; gives back the folder to put at `/lib/modules/<release>`.
+/// NICs for every image.
+const NICS: &str = "appliance/recipe/modules-nics.list";
+
+/// Copies the NICs' modules and what a list names, with what they need; gives back the folder to put at
+/// `/lib/modules/<release>`.
 pub fn subset(name: &str, list: &Path, full: &FullIndex, steps: &mut Steps) -> Result<PathBuf> {
     let base = steps.work(name);
     let folder = base.join("lib/modules").join(&full.release);
-    let inputs = [list.to_owned(), full.folder.join("modules.dep")];
+    let lists = [Path::new(NICS), list];
+    let inputs = [PathBuf::from(NICS), list.to_owned(), full.folder.join("modules.dep")];
     steps.run(name, &inputs, &folder.join("modules.dep"), || {
-        let text = fs::read_to_string(list).with_context(|| format!("reading {}", list.display()))?;
-        let files = wanted_files(&text, full)?;
+        let mut files = BTreeSet::new();
+        for list in lists {
+            let text = fs::read_to_string(list).with_context(|| format!("reading {}", list.display()))?;
+            files.extend(wanted_files(&text, full).with_context(|| format!("in {}", list.display()))?);
+        }
         let _ = fs::remove_dir_all(&base);
         for file in &files {
             copy(&full.folder.join(file), &folder.join(file))?;

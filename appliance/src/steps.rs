@@ -91,3 +91,34 @@ pub fn tool(command: &mut Command) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_step_runs_when_an_input_changed_or_the_run_before_failed() {
+        let target = std::env::temp_dir().join(format!("kurrent-appliance-steps-{}", std::process::id()));
+        let mut steps = Steps::new(&target).unwrap();
+        let (input, output) = (target.join("input"), target.join("output"));
+        let runs = Cell::new(0);
+        let mut step = |fails: bool| {
+            let inputs = [input.clone()];
+            let action = || {
+                runs.set(runs.get() + 1);
+                fs::write(&output, "x")?;
+                if fails { bail!("on purpose") } else { Ok(()) }
+            };
+            steps.run("a step", &inputs, &output, action).is_ok()
+        };
+        fs::write(&input, "1").unwrap();
+        assert!(step(false) && step(false) && runs.get() == 1);
+        fs::write(&input, "22").unwrap();
+        assert!(!step(true) && runs.get() == 2);
+        assert!(step(false) && step(false) && runs.get() == 3);
+        fs::remove_file(&output).unwrap();
+        assert!(step(false) && runs.get() == 4);
+        fs::remove_dir_all(&target).unwrap();
+    }
+}

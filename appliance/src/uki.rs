@@ -94,3 +94,31 @@ impl Layout {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_pe_program_is_refused_and_sections_end_behind_the_last() {
+        for junk in [&b""[..], b"MZ", &[0xff; 4096], &[0; 4096]] {
+            assert!(Layout::read(junk).is_err());
+        }
+        let mut program = vec![0; 1024];
+        let mut put = |at: usize, octets: &[u8]| program[at..at + octets.len()].copy_from_slice(octets);
+        put(0x3c, &0x80_u32.to_le_bytes());
+        // Two sections; an optional header of 240 octets: PE32+, base 0x1_4000_0000, alignment 0x1000.
+        put(0x86, &2_u16.to_le_bytes());
+        put(0x94, &240_u16.to_le_bytes());
+        put(0x98, &PE32_PLUS.to_le_bytes());
+        put(0x98 + 24, &0x1_4000_0000_u64.to_le_bytes());
+        put(0x98 + 32, &0x1000_u32.to_le_bytes());
+        for (number, (size, address)) in [(0x10_u32, 0x5000_u32), (0x1801, 0x1000)].into_iter().enumerate() {
+            let header = 0x98 + 240 + 40 * number;
+            put(header + 8, &size.to_le_bytes());
+            put(header + 12, &address.to_le_bytes());
+        }
+        let layout = Layout::read(&program).unwrap();
+        assert_eq!((layout.end, layout.alignment), (0x1_4000_6000, 0x1000));
+    }
+}
