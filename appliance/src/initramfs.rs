@@ -15,6 +15,9 @@ use std::process::Command;
 /// zstd's level: small, and as quick to unpack as any other.
 const ZSTD_LEVEL: &str = "-19";
 
+/// Files of the repository for stage-1's tree, when there are any.
+pub const WORKER_FILES: &str = "rootfs/stage1";
+
 enum Node {
     Folder,
     Link(String),
@@ -132,7 +135,7 @@ pub fn appliance(parts: &Parts, modules: &Path, epoch: u64, output: &Path) -> Re
 /// stage-1 of a worker.
 pub fn worker(programs: &Programs, release: &str, modules: &Path, output: &Path) -> Result<()> {
     let mut tree = Tree::new();
-    let overlay = Path::new("rootfs/stage1");
+    let overlay = Path::new(WORKER_FILES);
     if overlay.is_dir() {
         tree.overlay(overlay, "")?;
     }

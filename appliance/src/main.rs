@@ -75,7 +75,8 @@ fn build_parts(target: &Path, steps: &mut Steps) -> Result<Parts> {
     let stage1 = steps.work("stage1.img");
     let list = Path::new("appliance/recipe/modules-worker.list");
     let tree = modules::subset("modules-worker", list, &index, steps)?;
-    let inputs = [programs.stage1.clone(), tree.join("modules.dep")];
+    let mut inputs = vec![programs.stage1.clone(), tree.join("modules.dep")];
+    inputs.extend(Some(PathBuf::from(initramfs::WORKER_FILES)).filter(|folder| folder.is_dir()));
     steps.run("worker initramfs", &inputs, &stage1, || initramfs::worker(&programs, &release, &tree, &stage1))?;
     Ok(Parts { release, kernel, programs, loaders, stage1 })
 }

@@ -22,13 +22,6 @@ pub struct FullIndex {
     index: ModuleIndex,
 }
 
-impl FullIndex {
-    /// `lib/modules/<release>` with depmod's files for the whole kernel.
-    pub fn root(&self) -> &Path {
-        &self.folder
-    }
-}
-
 /// Debian's package comes without depmod's files: makes them in a tree of links.
 pub fn full_index(deps: &Path, release: &str, steps: &mut Steps) -> Result<FullIndex> {
     let source = fs::canonicalize(recipe::module_tree(deps, release)).context("the kernel's modules are missing: run `make deps`")?;
