@@ -50,7 +50,7 @@ impl Sources {
         self.signals.iter().for_each(|signals| add(signals.as_fd()));
         self.uevents.iter().for_each(|uevents| add(uevents.as_fd()));
         self.kernel_log.iter().for_each(|kernel_log| add(kernel_log.as_fd()));
-        self.buttons.devices.iter().for_each(|button| add(button.as_fd()));
+        self.buttons.devices().for_each(&mut add);
         let timeout = PollTimeout::try_from(longest).unwrap_or(PollTimeout::ZERO);
         // An interrupted or failed poll is looked at like any other wake-up: every source is read without blocking.
         if poll(&mut fds, timeout).is_err() {

@@ -5,6 +5,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -48,9 +49,8 @@ pub fn signal_all(signal: Signal) {
 /// Input devices with a power button.
 #[derive(Debug, Default)]
 pub struct PowerButtons {
-    /// Open devices; readable when a key was pressed.
-    pub devices: Vec<File>,
-    names: Vec<String>,
+    /// Name under `/dev/input`, and the open device.
+    devices: Vec<(String, File)>,
 }
 
 impl PowerButtons {
@@ -58,7 +58,7 @@ impl PowerButtons {
     pub fn look(&mut self, sysfs: &Path, dev: &Path) {
         for entry in fs::read_dir(sysfs.join("class/input")).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if !name.starts_with("event") || self.names.contains(&name) {
+            if !name.starts_with("event") || self.devices.iter().any(|(open, _)| *open == name) {
                 continue;
             }
             let keys = fs::read_to_string(entry.path().join("device/capabilities/key")).unwrap_or_default();
@@ -67,24 +67,31 @@ impl PowerButtons {
             }
             let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
             if let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(dev.join("input").join(&name)) {
-                self.devices.push(file);
-                self.names.push(name);
+                self.devices.push((name, file));
             }
         }
     }
 
-    /// Reads what is there; whether a power button was pressed.
+    /// To be polled: readable when a key was pressed, or when the device is gone.
+    pub fn devices(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.devices.iter().map(|(_, device)| device.as_fd())
+    }
+
+    /// Reads what is there; whether a power button was pressed. A device that is gone (a keyboard pulled out: `ENODEV`) is let
+    /// go, because it would wake every poll from now on; [`Self::look`] finds it when it comes back.
     pub fn pressed(&mut self) -> bool {
         let mut pressed = false;
-        for device in &mut self.devices {
+        self.devices.retain_mut(|(_, device)| {
             let mut events = [0; EVENT * 64];
-            while let Ok(length) = device.read(&mut events) {
-                pressed |= events.get(..length).unwrap_or_default().chunks_exact(EVENT).any(is_power_press);
-                if length < events.len() {
-                    break;
+            match device.read(&mut events) {
+                Ok(0) => false,
+                Ok(length) => {
+                    pressed |= events.get(..length).unwrap_or_default().chunks_exact(EVENT).any(is_power_press);
+                    true
                 }
+                Err(fault) => matches!(fault.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
             }
-        }
+        });
         pressed
     }
 }
@@ -114,15 +121,49 @@ mod tests {
         assert!(!has_key("zz 0", KEY_POWER));
     }
 
+    fn event(kind: u16, code: u16, value: i32) -> Vec<u8> {
+        let mut event = vec![0; 16];
+        event.extend(kind.to_ne_bytes());
+        event.extend(code.to_ne_bytes());
+        event.extend(value.to_ne_bytes());
+        event
+    }
+
+    #[test]
+    fn a_device_that_is_gone_is_let_go_and_found_again() {
+        use std::io::Write as _;
+        let folder = tempfile::tempdir().unwrap();
+        let (sysfs, dev) = (folder.path().join("sys"), folder.path().join("dev"));
+        for name in ["event0", "event1", "mouse0"] {
+            let capabilities = sysfs.join("class/input").join(name).join("device/capabilities");
+            fs::create_dir_all(&capabilities).unwrap();
+            fs::write(capabilities.join("key"), "10000000000000 0\n").unwrap();
+        }
+        // A pipe is quiet like a keyboard while its writer is there, and at its end afterwards; a folder cannot be read at all.
+        fs::create_dir_all(dev.join("input/event1")).unwrap();
+        let pipe = dev.join("input/event0");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut buttons = PowerButtons::default();
+        let names = |buttons: &PowerButtons| buttons.devices.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        buttons.look(&sysfs, &dev);
+        assert_eq!(buttons.devices().count(), 2);
+        let mut keyboard = OpenOptions::new().write(true).open(&pipe).unwrap();
+        assert!(!buttons.pressed());
+        assert_eq!(names(&buttons), ["event0"], "an error is the end, nothing to read is not");
+        keyboard.write_all(&event(EV_KEY, KEY_POWER, 1)).unwrap();
+        assert!(buttons.pressed());
+        assert!(!buttons.pressed());
+        assert_eq!(names(&buttons), ["event0"]);
+        drop(keyboard);
+        assert!(!buttons.pressed());
+        assert_eq!(buttons.devices().count(), 0);
+        fs::remove_dir_all(sysfs.join("class/input/event1")).unwrap();
+        buttons.look(&sysfs, &dev);
+        assert_eq!(names(&buttons), ["event0"]);
+    }
+
     #[test]
     fn only_pressing_the_power_key_counts() {
-        let event = |kind: u16, code: u16, value: i32| {
-            let mut event = vec![0; 16];
-            event.extend(kind.to_ne_bytes());
-            event.extend(code.to_ne_bytes());
-            event.extend(value.to_ne_bytes());
-            event
-        };
         assert!(is_power_press(&event(EV_KEY, KEY_POWER, 1)));
         assert!(!is_power_press(&event(EV_KEY, KEY_POWER, 0)));
         assert!(!is_power_press(&event(EV_KEY, 30, 1)));
