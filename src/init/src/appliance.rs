@@ -337,4 +337,5 @@ fn signal(pid: u32, signal: Signal) {
     if let Ok(pid) = i32::try_from(pid) {
         let _ = kill(Pid::from_raw(pid), signal);
     }
+                Action::GaveUp { name, pid } => self.say(&format!("{name}, process {pid}, does not end even when killed")),
 }

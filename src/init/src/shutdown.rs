@@ -10,8 +10,10 @@ use kurrent_sys::configfs::Nvmet;
 use kurrent_sys::power::{self, End};
 use kurrent_sys::{link, mount};
 use nix::sys::signal::Signal;
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Time for processes that are nobody's service.
@@ -22,14 +24,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Ends the machine's run.
 pub fn finish(end: End) -> ! {
-    // A panic in here must not be the reason that the machine stays half alive.
-    let _ = std::panic::catch_unwind(|| {
-        stop_processes();
-        bounded("network", leave_network);
-        bounded("NVMe target", close_target);
-        bounded("file systems", unmount_all);
-        bounded("sync", rustix::fs::sync);
-    });
+    // Bounded by itself; its children are PID 1's, whichever thread asks.
+    let _ = catch_unwind(stop_processes);
+    let steps: [(&str, fn()); 4] =
+        [("network", leave_network), ("NVMe target", close_target), ("file systems", unmount_all), ("sync", rustix::fs::sync)];
+    for (what, step) in steps {
+        match bounded(step, BOUNDED, thread::Builder::new()) {
+            Outcome::Done => {}
+            Outcome::Panicked => console::say(&format!("{what}: failed, going on without")),
+            Outcome::TimedOut => console::say(&format!("{what}: not done after {} s, going on without", BOUNDED.as_secs())),
+        }
+    }
     console::say(match end {
         End::PowerOff => "stopped, power off",
         End::Reboot => "stopped, starting again",
@@ -37,20 +42,31 @@ pub fn finish(end: End) -> ! {
     loop {
         let fault = power::end(end);
         console::say(&format!("the kernel does not end the machine's run: {fault}"));
-        std::thread::sleep(BOUNDED);
+        thread::sleep(BOUNDED);
     }
 }
 
-/// Runs a step that may hang in a thread of its own, and goes on without it after a while.
-fn bounded(what: &str, step: fn()) {
+/// How a step went.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// A panic in a step must not be the reason that the steps after it are left out.
+    Panicked,
+    TimedOut,
+}
+
+/// Runs a step that may hang in a thread of its own, and goes on without it after a while. A machine that has no thread to spare
+/// runs it in place: better without a bound than not at all.
+fn bounded(step: fn(), within: Duration, threads: thread::Builder) -> Outcome {
+    let run = move || if catch_unwind(step).is_ok() { Outcome::Done } else { Outcome::Panicked };
     let (done, finished) = mpsc::channel();
-    std::thread::spawn(move || {
-        step();
+    let started = threads.spawn(move || {
         // Nobody waits any more when it took too long.
-        let _ = done.send(());
+        let _ = done.send(run());
     });
-    if finished.recv_timeout(BOUNDED).is_err() {
-        console::say(&format!("{what}: not done after {} s, going on without", BOUNDED.as_secs()));
+    match started {
+        Ok(_) => finished.recv_timeout(within).unwrap_or(Outcome::TimedOut),
+        Err(_) => run(),
     }
 }
 
@@ -59,7 +75,7 @@ fn stop_processes() {
         power::signal_all(signal);
         let started = Instant::now();
         while started.elapsed() < STRAGGLERS && kurrent_children() {
-            std::thread::sleep(LOOK_AGAIN);
+            thread::sleep(LOOK_AGAIN);
         }
     }
 }
@@ -101,5 +117,33 @@ fn unmount_all() {
             rustix::fs::sync();
             let _ = mount::unmount(Path::new(target), true);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn a_step_that_hangs_or_fails_keeps_nothing_waiting() {
+        let bounded = |step, millis| bounded(step, Duration::from_millis(millis), thread::Builder::new());
+        assert_eq!(bounded(|| {}, 10_000), Outcome::Done);
+        assert_eq!(bounded(|| panic!("on purpose"), 10_000), Outcome::Panicked);
+        assert_eq!(bounded(thread::park, 10), Outcome::TimedOut);
+    }
+
+    #[test]
+    fn without_a_thread_to_spare_a_step_runs_all_the_same() {
+        static RUNS: AtomicUsize = AtomicUsize::new(0);
+        // No address space has room for such a stack: the kernel refuses the thread.
+        let refused = || thread::Builder::new().stack_size(1 << 60);
+        assert!(refused().spawn(|| {}).is_err());
+        let count = || {
+            RUNS.fetch_add(1, Ordering::SeqCst);
+        };
+        assert_eq!(bounded(count, Duration::ZERO, refused()), Outcome::Done);
+        assert_eq!(RUNS.load(Ordering::SeqCst), 1);
+        assert_eq!(bounded(|| panic!("on purpose"), Duration::ZERO, refused()), Outcome::Panicked);
     }
 }

@@ -3,9 +3,12 @@
 //! ```text
 //!  Waiting --time--> (Spawn) Starting --spawned--> Running --exits--> Waiting (longer each time)
 //!     ^                         |                     |
-//!     +------could not start----+                   Stop: Terminate, then Kill after STOP_WAIT
+//!     +------could not start----+                   Stop: Terminate
 //!                                                     v
-//!                                                  Stopped   (all stopped: Finished)
+//!                                                  Stopping --STOP_WAIT: Kill--> Killed
+//!                                                     | exits                      | exits, or STOP_WAIT again
+//!                                                     v                            v
+//!                                                  Stopped <------------------- Stopped   (all stopped: Finished)
 //! ```
 
 use crate::time::Mono;
@@ -17,7 +20,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// A service that ran this long was healthy: its next failure counts as the first.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
-/// Time between SIGTERM and SIGKILL.
+/// Time between SIGTERM and SIGKILL, and from there until nobody waits any more: a process that hangs in the kernel (a disk
+/// that does not answer) does not even end then, and must not keep the machine from its end.
 pub const STOP_WAIT: Duration = Duration::from_secs(10);
 
 /// A program to keep running.
@@ -64,6 +68,13 @@ pub enum Action {
     Terminate(u32),
     /// End the process.
     Kill(u32),
+    /// To be told: the process did not end even so, and nobody waits for it any more.
+    GaveUp {
+        /// Which service.
+        name: &'static str,
+        /// Its process.
+        pid: u32,
+    },
     /// After [`Event::Stop`]: nothing runs any more.
     Finished,
 }
@@ -73,7 +84,8 @@ enum State {
     Waiting { until: Mono },
     Starting,
     Running { pid: u32, since: Mono },
-    Stopping { pid: u32, kill_at: Mono, killed: bool },
+    Stopping { pid: u32, kill_at: Mono },
+    Killed { pid: u32, give_up_at: Mono },
     Stopped,
 }
 
@@ -110,7 +122,7 @@ impl Supervisor {
         match child.state {
             // Its end is seen as an exit, and it comes back with the new command.
             State::Running { pid, .. } => vec![Action::Terminate(pid)],
-            State::Waiting { .. } | State::Starting | State::Stopping { .. } | State::Stopped => Vec::new(),
+            State::Waiting { .. } | State::Starting | State::Stopping { .. } | State::Killed { .. } | State::Stopped => Vec::new(),
         }
     }
 
@@ -132,7 +144,7 @@ impl Supervisor {
     #[must_use]
     pub fn name_of(&self, pid: u32) -> Option<&'static str> {
         let is = |state: &State| match state {
-            State::Running { pid: own, .. } | State::Stopping { pid: own, .. } => *own == pid,
+            State::Running { pid: own, .. } | State::Stopping { pid: own, .. } | State::Killed { pid: own, .. } => *own == pid,
             State::Waiting { .. } | State::Starting | State::Stopped => false,
         };
         self.children.iter().find(|child| is(&child.state)).map(|child| child.service.name)
@@ -143,8 +155,9 @@ impl Supervisor {
     pub fn next_deadline(&self) -> Option<Mono> {
         let deadline = |child: &Child| match child.state {
             State::Waiting { until } if !self.stopping => Some(until),
-            State::Stopping { kill_at, killed: false, .. } => Some(kill_at),
-            State::Waiting { .. } | State::Starting | State::Running { .. } | State::Stopping { .. } | State::Stopped => None,
+            State::Stopping { kill_at, .. } => Some(kill_at),
+            State::Killed { give_up_at, .. } => Some(give_up_at),
+            State::Waiting { .. } | State::Starting | State::Running { .. } | State::Stopped => None,
         };
         self.children.iter().filter_map(deadline).min()
     }
@@ -197,18 +210,32 @@ impl Child {
                 self.fail(now, stopping);
             }
             (State::Running { pid, .. }, Event::Stop) => self.terminate(*pid, now, actions),
-            (State::Stopping { pid, .. }, Event::Exited { pid: gone }) if pid == gone => self.state = State::Stopped,
-            (State::Stopping { pid, kill_at, killed: false }, Event::Time) if *kill_at <= now => {
-                actions.push(Action::Kill(*pid));
-                self.state = State::Stopping { pid: *pid, kill_at: *kill_at, killed: true };
+            (State::Stopping { pid, .. } | State::Killed { pid, .. }, Event::Exited { pid: gone }) if pid == gone => {
+                self.state = State::Stopped;
             }
-            (State::Waiting { .. } | State::Starting | State::Running { .. } | State::Stopping { .. } | State::Stopped, _) => {}
+            (State::Stopping { pid, kill_at }, Event::Time) if *kill_at <= now => {
+                actions.push(Action::Kill(*pid));
+                self.state = State::Killed { pid: *pid, give_up_at: now.after(STOP_WAIT) };
+            }
+            (State::Killed { pid, give_up_at }, Event::Time) if *give_up_at <= now => {
+                actions.push(Action::GaveUp { name: self.service.name, pid: *pid });
+                self.state = State::Stopped;
+            }
+            (
+                State::Waiting { .. }
+                | State::Starting
+                | State::Running { .. }
+                | State::Stopping { .. }
+                | State::Killed { .. }
+                | State::Stopped,
+                _,
+            ) => {}
         }
     }
 
     fn terminate(&mut self, pid: u32, now: Mono, actions: &mut Vec<Action>) {
         actions.push(Action::Terminate(pid));
-        self.state = State::Stopping { pid, kill_at: now.after(STOP_WAIT), killed: false };
+        self.state = State::Stopping { pid, kill_at: now.after(STOP_WAIT) };
     }
 
     fn fail(&mut self, now: Mono, stopping: bool) {

@@ -91,6 +91,19 @@ fn another_command_replaces_the_running_one() {
     assert_eq!(all.on(&Event::Time, at(3)), [Action::Spawn(other)]);
 }
 
+#[test]
+fn a_process_that_does_not_even_end_when_killed_is_not_waited_for() {
+    let mut all = running("a", 10);
+    all.on(&Event::Stop, at(5));
+    assert_eq!(all.on(&Event::Time, at(15)), [Action::Kill(10)]);
+    assert_eq!(all.next_deadline(), Some(at(25)));
+    assert_eq!(all.on(&Event::Time, at(24)), []);
+    assert_eq!(all.name_of(10), Some("a"));
+    assert_eq!(all.on(&Event::Time, at(25)), [Action::GaveUp { name: "a", pid: 10 }, Action::Finished]);
+    assert_eq!(all.next_deadline(), None);
+    assert_eq!(all.on(&Event::Exited { pid: 10 }, at(26)), [], "it may end later");
+}
+
 /// Every state meets every event; afterwards stopping always comes to its end.
 #[test]
 fn every_state_survives_every_event_and_still_stops() {
@@ -98,8 +111,8 @@ fn every_state_survives_every_event_and_still_stops() {
         State::Waiting { until: at(5) },
         State::Starting,
         State::Running { pid: 1, since: at(0) },
-        State::Stopping { pid: 1, kill_at: at(15), killed: false },
-        State::Stopping { pid: 1, kill_at: at(15), killed: true },
+        State::Stopping { pid: 1, kill_at: at(15) },
+        State::Killed { pid: 1, give_up_at: at(25) },
         State::Stopped,
     ];
     let events = [
@@ -116,11 +129,22 @@ fn every_state_survives_every_event_and_still_stops() {
             let child = Child { service: service("a"), failures: 40, state: state.clone() };
             let mut all = Supervisor { children: vec![child], stopping: false, finished: false };
             let mut actions = all.on(event, at(20));
+            let hung = all.clone();
             actions.extend(all.on(&Event::Stop, at(20)));
             actions.extend(all.on(&Event::Spawned { name: "a", pid: 1 }, at(20)));
             actions.extend(all.on(&Event::Time, at(40)));
             actions.extend(all.on(&Event::Exited { pid: 1 }, at(40)));
             assert_eq!(actions.last(), Some(&Action::Finished), "{state:?} {event:?}: {actions:?}");
+
+            // And by its deadlines alone, when no process ever ends.
+            let mut all = hung;
+            all.on(&Event::Stop, at(20));
+            all.on(&Event::Spawned { name: "a", pid: 1 }, at(20));
+            while let Some(deadline) = all.next_deadline() {
+                assert!(deadline <= at(20).after(STOP_WAIT * 2), "{state:?} {event:?}");
+                all.on(&Event::Time, deadline.max(at(20)));
+            }
+            assert!(all.is_finished(), "{state:?} {event:?}");
         }
     }
 }
