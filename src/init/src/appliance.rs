@@ -11,7 +11,8 @@ use crate::setup;
 use kurrent_core::init::mounts::{self, DATA, Mount};
 use kurrent_core::init::screen::{View, render};
 use kurrent_core::init::supervise::{Action, Event, Supervisor};
-use kurrent_core::init::{Plan, Status};
+use kurrent_core::init::{Plan, Status, status};
+use kurrent_core::modules::Asked;
 use kurrent_core::time::Mono;
 use kurrent_sys::block;
 use kurrent_sys::clock::now;
@@ -97,7 +98,10 @@ pub fn run() -> End {
         for (pid, how) in exits {
             if let Some(name) = appliance.supervisor.name_of(pid) {
                 appliance.say(&format!("{name} ended: {how}"));
-                let _ = fs::remove_file(STATUS);
+                // What it said is not true any more. Another service's end says nothing about it.
+                if name == status::WRITER {
+                    let _ = fs::remove_file(STATUS);
+                }
             }
             appliance.supervise(&Event::Exited { pid });
         }

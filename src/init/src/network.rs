@@ -2,9 +2,10 @@
 
 use crate::chain;
 use kurrent_core::config::UplinkMode;
-use kurrent_core::init::nic::{Chosen, Nic, choose};
+use kurrent_core::init::nic::{Chosen, Nic, Refusals, choose};
 use kurrent_core::init::plan::Plan;
 use kurrent_core::init::screen::NetworkLine;
+use kurrent_core::init::status;
 use kurrent_core::init::supervise::Service;
 use kurrent_core::time::Mono;
 use kurrent_sys::clock::now;
@@ -24,9 +25,12 @@ const LINK_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub struct Network {
     chosen: Chosen,
+    refusals: Refusals,
     /// When a NIC was set up last.
     set_up_at: Option<Mono>,
     addresses: Vec<Address>,
+    /// The default route as it was set last.
+    route: Option<(u32, Ipv4Addr)>,
     /// Sentences for the screen.
     pub faults: Vec<String>,
 }
@@ -36,9 +40,13 @@ impl Network {
     pub fn update(&mut self, plan: &Plan, mut say: impl FnMut(&str)) {
         let before = self.chosen.clone();
         self.faults.clear();
-        if let Err(fault) = self.try_update(plan) {
+        // Each step for itself: what fails on one NIC must not keep the other network from serving.
+        let steps = [link::set_up(LOOPBACK, true), self.look(plan), self.address_boot(plan), self.address_uplink(plan)];
+        let addresses = link::addresses().map(|addresses| self.addresses = addresses);
+        for fault in steps.into_iter().chain([addresses]).filter_map(Result::err) {
             self.faults.push(format!("Network: {}", chain(&fault)));
         }
+        self.faults.extend(self.refusals.faults().map(str::to_owned));
         for (network, old, new) in [("boot network", &before.boot, &self.chosen.boot), ("uplink", &before.uplink, &self.chosen.uplink)] {
             let name = |nic: &Option<Nic>| nic.as_ref().map(|nic| nic.name.clone());
             if name(old) != name(new) {
@@ -51,33 +59,41 @@ impl Network {
         }
     }
 
-    fn try_update(&mut self, plan: &Plan) -> Result<(), LinkError> {
-        link::set_up(LOOPBACK, true)?;
-        let mut links = link::links()?;
-        // A NIC shows its link only while it is up.
-        for down in links.iter_mut().filter(|link| !link.up) {
-            link::set_up(down.index, true)?;
-            self.set_up_at = Some(now().mono);
+    /// Switches every NIC on, because a NIC shows its link only then, and chooses.
+    fn look(&mut self, plan: &Plan) -> Result<(), LinkError> {
+        let links = link::links()?;
+        let down: Vec<(u32, &str)> = links.iter().filter(|link| !link.up).map(|link| (link.index, link.name.as_str())).collect();
+        let at = now().mono;
+        if self.refusals.switch_on(&down, at, |index| link::set_up(index, true).map_err(|fault| chain(&fault))) {
+            self.set_up_at = Some(at);
         }
         let nic = |link: &link::Link| Nic { index: link.index, name: link.name.clone(), mac: link.mac, carrier: link.carrier };
         let nics: Vec<Nic> = links.iter().map(nic).collect();
         self.chosen = choose(plan, &nics, &self.chosen);
-        if let Some(boot) = &self.chosen.boot {
-            self.ensure_address(boot.index, plan.boot_address, plan.boot_prefix)?;
-        }
-        if let (Some(uplink), Some(orders)) = (&self.chosen.uplink, &plan.uplink)
-            && let UplinkMode::Static { address, prefix, gateway, dns } = &orders.mode
+        Ok(())
+    }
+
+    fn address_boot(&mut self, plan: &Plan) -> Result<(), LinkError> {
+        let Some(boot) = &self.chosen.boot else { return Ok(()) };
+        self.ensure_address(boot.index, plan.boot_address, plan.boot_prefix).map(|_| ())
+    }
+
+    fn address_uplink(&mut self, plan: &Plan) -> Result<(), LinkError> {
+        let (Some(uplink), Some(orders)) = (&self.chosen.uplink, &plan.uplink) else { return Ok(()) };
+        let UplinkMode::Static { address, prefix, gateway, dns } = &orders.mode else { return Ok(()) };
+        let index = uplink.index;
+        let added = self.ensure_address(index, *address, *prefix)?;
+        if let Some(gateway) = *gateway
+            && (added || self.route != Some((index, gateway)))
         {
-            if self.ensure_address(uplink.index, *address, *prefix)?
-                && let Some(gateway) = gateway
-            {
-                link::set_default_route(uplink.index, *gateway)?;
-            }
-            let resolvers: String = dns.iter().map(|server| format!("nameserver {server}\n")).collect();
-            // Only for people who look; the appliance's own programs use addresses.
-            let _ = std::fs::write("/etc/resolv.conf", resolvers);
+            // Remembered only when it worked: a NIC that is not up yet takes no route.
+            self.route = None;
+            link::set_default_route(index, gateway)?;
+            self.route = Some((index, gateway));
         }
-        self.addresses = link::addresses()?;
+        let resolvers: String = dns.iter().map(|server| format!("nameserver {server}\n")).collect();
+        // Only for people who look; the appliance's own programs use addresses.
+        let _ = std::fs::write("/etc/resolv.conf", resolvers);
         Ok(())
     }
 
@@ -101,7 +117,7 @@ impl Network {
             services.push(Service { name: "uplink", command });
         }
         if self.chosen.boot.is_some() {
-            services.push(Service { name: "kurrentd", command: words(&["/usr/bin/kurrentd", "run", "--config", configuration]) });
+            services.push(Service { name: status::WRITER, command: words(&["/usr/bin/kurrentd", "run", "--config", configuration]) });
         }
         services
     }
@@ -122,5 +138,31 @@ impl Network {
             Some(UplinkMode::Static { .. }) | None => "no address",
         };
         [self.chosen.boot.as_ref().map(|nic| line(nic, "no address")), self.chosen.uplink.as_ref().map(|nic| line(nic, waiting))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kurrent_core::config::InterfaceChoice;
+    use kurrent_core::init::UplinkPlan;
+
+    #[test]
+    fn only_the_daemon_s_end_takes_the_status_off_the_screen() {
+        let plan = Plan {
+            hostname: "kurrent".to_owned(),
+            boot_interface: InterfaceChoice::Link,
+            boot_address: [10, 77, 0, 1].into(),
+            boot_prefix: 24,
+            api_port: 8080,
+            uplink: Some(UplinkPlan { interface: InterfaceChoice::Link, mode: UplinkMode::Dhcp }),
+        };
+        let nic = |index: u32| Some(Nic { index, name: format!("eth{index}"), mac: None, carrier: true });
+        let chosen = Chosen { boot: nic(0), uplink: nic(1), faults: Vec::new() };
+        let services = Network { chosen, ..Network::default() }.services(&plan, "/boot/kurrent.yaml");
+        // `kurrentd uplink` is the same program, and ends whenever its cable is pulled.
+        let daemon = |service: &Service| service.command.get(1).is_some_and(|word| word == "run");
+        assert_eq!(services.len(), 2);
+        assert!(services.iter().all(|service| daemon(service) == (service.name == status::WRITER)), "{services:?}");
     }
 }

@@ -3,6 +3,12 @@
 use super::plan::Plan;
 use crate::config::InterfaceChoice;
 use crate::id::MacAddr;
+use crate::time::Mono;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Before a NIC that refused is tried again: each attempt costs seconds in some drivers and lines in the kernel's log in all.
+const REFUSED_WAIT: Duration = Duration::from_secs(10);
 
 /// A NIC as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +80,48 @@ pub fn choose(plan: &Plan, nics: &[Nic], earlier: &Chosen) -> Chosen {
     chosen
 }
 
+/// NICs that cannot be switched on (no firmware file, broken). Each is tried again after a while; none keeps the others waiting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    by_nic: BTreeMap<u32, Refusal>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Refusal {
+    again_at: Mono,
+    sentence: String,
+}
+
+impl Refusals {
+    /// Switches on what is down (index and name) and due; `set_up` does it, or says why not. Whether one came up.
+    pub fn switch_on(&mut self, down: &[(u32, &str)], now: Mono, mut set_up: impl FnMut(u32) -> Result<(), String>) -> bool {
+        // One that is gone, or up by now, refuses nothing.
+        self.by_nic.retain(|index, _| down.iter().any(|(other, _)| other == index));
+        let mut came_up = false;
+        for (index, name) in down {
+            if self.by_nic.get(index).is_some_and(|refusal| now < refusal.again_at) {
+                continue;
+            }
+            match set_up(*index) {
+                Ok(()) => {
+                    self.by_nic.remove(index);
+                    came_up = true;
+                }
+                Err(why) => {
+                    let sentence = format!("Network card {name} cannot be switched on: {why}");
+                    self.by_nic.insert(*index, Refusal { again_at: now.after(REFUSED_WAIT), sentence });
+                }
+            }
+        }
+        came_up
+    }
+
+    /// Sentences for the screen.
+    pub fn faults(&self) -> impl Iterator<Item = &str> {
+        self.by_nic.values().map(|refusal| refusal.sentence.as_str())
+    }
+}
+
 fn is_named(choice: &InterfaceChoice, nic: &Nic) -> bool {
     match choice {
         InterfaceChoice::Name(name) => nic.name == *name,
@@ -136,6 +184,30 @@ mod tests {
         check(&plan(Link, Some(Link)), &two, Some(1), Some(2), "");
         check(&plan(Name("eth1".into()), Some(Link)), &two, Some(2), Some(1), "");
         check(&plan(Link, None), &[nic(1, false), nic(2, true)], Some(2), None, "");
+    }
+
+    #[test]
+    fn a_nic_that_refuses_is_named_and_keeps_no_other_waiting() {
+        let mut refusals = Refusals::default();
+        let mut asked = Vec::new();
+        let mut switch = |refusals: &mut Refusals, down: &[(u32, &str)], secs, works: bool| {
+            asked.clear();
+            let came_up = refusals.switch_on(down, Mono(Duration::from_secs(secs)), |index| {
+                asked.push(index);
+                if works || index != 2 { Ok(()) } else { Err("no firmware".to_owned()) }
+            });
+            let faults = refusals.faults().collect::<Vec<_>>().join(" ");
+            (asked.clone(), came_up, faults)
+        };
+        let said = "Network card eth0 cannot be switched on: no firmware".to_owned();
+        let both = [(2, "eth0"), (3, "eth1")];
+        assert_eq!(switch(&mut refusals, &both, 0, false), (vec![2, 3], true, said.clone()));
+        assert_eq!(switch(&mut refusals, &both[..1], 1, false), (vec![], false, said.clone()), "not at every look");
+        assert_eq!(switch(&mut refusals, &both, 2, false), (vec![3], true, said.clone()), "another one is not made to wait");
+        assert_eq!(switch(&mut refusals, &both[..1], 10, false), (vec![2], false, said));
+        assert_eq!(switch(&mut refusals, &both[..1], 20, true), (vec![2], true, String::new()), "it may work later");
+        switch(&mut refusals, &both[..1], 30, false);
+        assert_eq!(switch(&mut refusals, &[], 31, false), (vec![], false, String::new()), "one that is gone is forgotten");
     }
 
     #[test]

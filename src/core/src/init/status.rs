@@ -4,6 +4,9 @@
 
 use super::line;
 
+/// The service that writes the status: with its end the status is not true any more.
+pub const WRITER: &str = "kurrentd";
+
 /// Lists in a status are cut to this many entries when read: the screen has 24 lines.
 const MAX_ENTRIES: usize = 64;
 
