@@ -234,6 +234,32 @@ pub fn kernel_request<'a>(arguments: &[&'a str]) -> Option<&'a str> {
     }
 }
 
+/// What an appliance with many devices and people who plug in more of them comes to; beyond it, all are asked for again.
+const REMEMBERED_ALIASES: usize = 4096;
+
+/// Aliases of devices that were asked for already. Looking at all devices again costs no more than the looking: a second device
+/// of the same kind finds its driver loaded.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    aliases: BTreeSet<String>,
+}
+
+impl Asked {
+    /// Those that were not asked for before, each once; they count as asked for from now on.
+    pub fn fresh(&mut self, aliases: impl IntoIterator<Item = String>) -> Vec<String> {
+        let mut fresh = Vec::new();
+        for alias in aliases {
+            if self.aliases.len() >= REMEMBERED_ALIASES {
+                self.aliases.clear();
+            }
+            if self.aliases.insert(alias.clone()) {
+                fresh.push(alias);
+            }
+        }
+        fresh
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,5 +353,15 @@ mod tests {
         assert_eq!(kernel_request(&["-q", "--", "fs-btrfs"]), Some("fs-btrfs"));
         assert_eq!(kernel_request(&["-q", "--"]), None);
         assert_eq!(kernel_request(&["fs-btrfs"]), None);
+    }
+
+    #[test]
+    fn a_device_is_asked_for_once_and_the_memory_of_it_is_bounded() {
+        let mut asked = Asked::default();
+        let fresh = |asked: &mut Asked, aliases: &[&str]| asked.fresh(aliases.iter().map(|alias| (*alias).to_owned()));
+        assert_eq!(fresh(&mut asked, &["pci:1", "usb:2", "pci:1"]), ["pci:1", "usb:2"]);
+        assert_eq!(fresh(&mut asked, &["usb:2", "usb:3"]), ["usb:3"]);
+        asked.fresh((0..3 * REMEMBERED_ALIASES).map(|number| format!("usb:{number}")));
+        assert!(asked.aliases.len() <= REMEMBERED_ALIASES);
     }
 }

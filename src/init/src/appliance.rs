@@ -16,7 +16,7 @@ use kurrent_core::modules::Asked;
 use kurrent_core::time::Mono;
 use kurrent_sys::block;
 use kurrent_sys::clock::now;
-use kurrent_sys::kmod::{ModuleTree, Uevents};
+use kurrent_sys::kmod::{ModuleTree, Uevents, modaliases};
 use kurrent_sys::mount::mount;
 use kurrent_sys::power::End;
 use nix::sys::signal::{Signal, kill};
@@ -35,8 +35,12 @@ const STATUS: &str = "/run/kurrent/status";
 const TICK: Duration = Duration::from_millis(500);
 /// How often the time is kept.
 const KEEP_TIME: Duration = Duration::from_secs(600);
+/// Between looks at all devices, when announcements were lost or the disk is missing.
+const LOOK_AT_DEVICES: Duration = Duration::from_secs(1);
 /// Before the screen says that there is no disk: USB disks take some seconds.
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
+/// Records of the kernel's log that are taken in one turn: a kernel that talks without end must not keep PID 1 from the rest.
+const RECORDS_AT_ONCE: usize = 200;
 /// No device asks for these by an alias: power buttons, the NVMe target and the folder it is configured in.
 const UNASKED_MODULES: [&str; 5] = ["button", "evdev", "configfs", "nvmet", "nvmet-tcp"];
 
@@ -55,6 +59,11 @@ struct Appliance {
     screen: Screen,
     view: View,
     modules: Option<ModuleTree>,
+    asked: Asked,
+    /// When all devices were looked at last.
+    devices_seen: Mono,
+    /// Announcements of devices were lost since then.
+    devices_lost: bool,
     supervisor: Supervisor,
     outputs: Vec<Output>,
     last_words: BTreeMap<&'static str, String>,
@@ -73,6 +82,9 @@ pub fn run() -> End {
         screen: Screen::default(),
         view: View { version: env!("CARGO_PKG_VERSION").to_owned(), phase: "starting".to_owned(), ..View::default() },
         modules: None,
+        asked: Asked::default(),
+        devices_seen: now().mono,
+        devices_lost: false,
         supervisor: Supervisor::default(),
         outputs: Vec::new(),
         last_words: BTreeMap::new(),
@@ -138,15 +150,28 @@ impl Appliance {
             Ok(tree) => tree,
             Err(fault) => return self.faults.push(format!("Drivers: {}", chain(&fault))),
         };
-        for fault in tree.coldplug(Path::new("/sys")) {
-            self.say(&chain(&fault));
-        }
+        self.modules = Some(tree);
+        self.coldplug();
+        let Some(tree) = &self.modules else { return };
         for name in UNASKED_MODULES {
             if let Err(fault) = tree.load(name) {
-                self.say(&chain(&fault));
+                self.log.line("init", &chain(&fault));
             }
         }
-        self.modules = Some(tree);
+    }
+
+    /// Asks for the driver of every device that is there and for which none was asked for yet.
+    fn coldplug(&mut self) {
+        self.load_drivers_of(modaliases(Path::new("/sys")));
+        self.devices_seen = now().mono;
+        self.devices_lost = false;
+    }
+
+    fn load_drivers_of(&mut self, aliases: impl IntoIterator<Item = String>) {
+        let Some(modules) = &self.modules else { return };
+        for fault in modules.load_drivers(self.asked.fresh(aliases)) {
+            self.log.line("init", &chain(&fault));
+        }
     }
 
     /// Reads every source; never blocks.
@@ -177,12 +202,15 @@ impl Appliance {
         if sources.buttons.pressed() {
             self.stop(End::PowerOff, "power button");
         }
-        for alias in sources.uevents.as_ref().map(Uevents::new_modaliases).unwrap_or_default() {
-            // Most devices need nothing of us; what fails is in the kernel's own log.
-            let _ = self.modules.as_ref().map(|modules| modules.load(&alias));
+        let new = sources.uevents.as_ref().map(Uevents::new_devices).unwrap_or_default();
+        self.load_drivers_of(new.modaliases);
+        if new.lost && !self.devices_lost {
+            self.say("the kernel announced more devices than could be read: looking at all of them");
         }
+        self.devices_lost |= new.lost;
         let mut record = [0; 8192];
-        while let Some(Ok(length)) = sources.kernel_log.as_mut().map(|log| log.read(&mut record)) {
+        for _ in 0..RECORDS_AT_ONCE {
+            let Some(Ok(length)) = sources.kernel_log.as_mut().map(|log| log.read(&mut record)) else { break };
             let text = String::from_utf8_lossy(record.get(..length).unwrap_or_default());
             if let Some(message) = kernel_message(&text) {
                 self.log.line("kernel", &message);
@@ -192,6 +220,10 @@ impl Appliance {
 
     fn tick(&mut self) {
         let at = now().mono;
+        let looks = self.devices_lost || matches!(self.stage, Stage::LookingForDisk);
+        if looks && at.since(self.devices_seen) >= LOOK_AT_DEVICES {
+            self.coldplug();
+        }
         match &self.stage {
             Stage::LookingForDisk => self.look_for_disk(at),
             Stage::Serving(plan) => {
@@ -305,6 +337,7 @@ impl Appliance {
                 }
                 Action::Terminate(pid) => signal(pid, Signal::SIGTERM),
                 Action::Kill(pid) => signal(pid, Signal::SIGKILL),
+                Action::GaveUp { name, pid } => self.say(&format!("{name}, process {pid}, does not end even when killed")),
                 Action::Finished => self.say("all services have stopped"),
             }
         }
@@ -341,5 +374,4 @@ fn signal(pid: u32, signal: Signal) {
     if let Ok(pid) = i32::try_from(pid) {
         let _ = kill(Pid::from_raw(pid), signal);
     }
-                Action::GaveUp { name, pid } => self.say(&format!("{name}, process {pid}, does not end even when killed")),
 }

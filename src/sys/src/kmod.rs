@@ -100,8 +100,13 @@ impl ModuleTree {
 
     /// Loads drivers for every device that is there now; gives back the faults that are not simply "no driver here".
     pub fn coldplug(&self, sysfs: &Path) -> Vec<KmodError> {
+        self.load_drivers(modaliases(sysfs))
+    }
+
+    /// The same for these devices.
+    pub fn load_drivers(&self, aliases: impl IntoIterator<Item = String>) -> Vec<KmodError> {
         let mut faults = Vec::new();
-        for alias in modaliases(sysfs) {
+        for alias in aliases {
             match self.load(&alias) {
                 // The image carries drivers for what it needs, not for every device; ENODEV is a driver's own "not mine".
                 Ok(()) | Err(KmodError::Unknown { .. } | KmodError::Load { source: Errno::NODEV, .. }) => {}
@@ -147,6 +152,20 @@ pub fn modaliases(sysfs: &Path) -> BTreeSet<String> {
     found
 }
 
+/// Room for a machine that finds hundreds of devices while PID 1 loads a driver; the default holds about two hundred.
+const RECEIVE_OCTETS: usize = 4 << 20;
+/// Events that are taken at once, so that a device that comes and goes without end does not keep the caller.
+const EVENTS_AT_ONCE: usize = 1024;
+
+/// What the kernel announced.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct NewDevices {
+    /// Modaliases of devices that have appeared.
+    pub modaliases: Vec<String>,
+    /// Some announcements were lost: only looking at every device ([`modaliases`]) finds what they were about.
+    pub lost: bool,
+}
+
 /// The kernel's announcements of new devices.
 #[derive(Debug)]
 pub struct Uevents {
@@ -159,24 +178,32 @@ impl Uevents {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let protocol = SockProtocol::NetlinkKObjectUEvent;
         let socket = socket::socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
+        // Refused (no CAP_NET_ADMIN), the buffer is smaller and more is lost, which is made good.
+        let _ = socket::setsockopt(&socket, socket::sockopt::RcvBufForce, &RECEIVE_OCTETS);
         // Group 1: the kernel's own events.
         socket::bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
         Ok(Self { socket })
     }
 
-    /// Reads everything that has come; the modaliases of devices that have appeared.
-    pub fn new_modaliases(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        let mut event = [0; 8192];
-        loop {
-            match socket::recv(self.socket.as_raw_fd(), &mut event, socket::MsgFlags::empty()) {
-                Ok(length) => found.extend(new_modalias(event.get(..length).unwrap_or_default())),
-                // Events were lost: the caller's next coldplug finds what they were about.
-                Err(nix::errno::Errno::ENOBUFS | nix::errno::Errno::EINTR) => {}
-                Err(_) => return found,
-            }
+    /// Reads what has come; never blocks.
+    pub fn new_devices(&self) -> NewDevices {
+        drain(|event| socket::recv(self.socket.as_raw_fd(), event, socket::MsgFlags::empty()))
+    }
+}
+
+fn drain(mut receive: impl FnMut(&mut [u8]) -> nix::Result<usize>) -> NewDevices {
+    let mut new = NewDevices::default();
+    let mut event = [0; 8192];
+    for _ in 0..EVENTS_AT_ONCE {
+        match receive(&mut event) {
+            Ok(length) => new.modaliases.extend(new_modalias(event.get(..length).unwrap_or_default())),
+            // The kernel says this once for any number of events that the buffer had no room for.
+            Err(nix::errno::Errno::ENOBUFS) => new.lost = true,
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(_) => break,
         }
     }
+    new
 }
 
 impl AsFd for Uevents {
@@ -234,6 +261,24 @@ mod tests {
         assert_eq!(event("remove@/devices/x MODALIAS=usb:v1 "), None);
         assert_eq!(event("add@/devices/x ACTION=add "), None);
         assert_eq!(event(""), None);
+    }
+
+    #[test]
+    fn lost_announcements_are_told_and_the_ones_behind_them_read() {
+        use nix::errno::Errno;
+        let add = "add@/devices/x\0MODALIAS=pci:1\0";
+        let script = [Ok(add), Err(Errno::ENOBUFS), Err(Errno::EINTR), Ok(add), Err(Errno::EAGAIN), Ok(add)];
+        let mut script = script.into_iter();
+        let receive = |event: &mut [u8]| {
+            let text = script.next().unwrap_or(Err(Errno::EAGAIN))?;
+            event[..text.len()].copy_from_slice(text.as_bytes());
+            Ok(text.len())
+        };
+        assert_eq!(drain(receive), NewDevices { modaliases: vec!["pci:1".to_owned(); 2], lost: true });
+        assert_eq!(drain(|_| Err(Errno::EAGAIN)), NewDevices::default());
+        // A flood does not keep the caller.
+        assert_eq!(drain(|_| Ok(0)), NewDevices::default());
+        assert!(drain(|_| Err(Errno::ENOBUFS)).lost);
     }
 
     #[test]
