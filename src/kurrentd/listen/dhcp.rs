@@ -9,9 +9,10 @@ use crate::leases::{self, LeaseWriter};
 use crate::shared::SharedRef;
 use anyhow::{Context, bail};
 use kurrent_core::dhcp::address::{CLIENT_PORT, Destination, SERVER_PORT};
-use kurrent_core::dhcp::lease::{Leases, Range};
+use kurrent_core::dhcp::lease::Leases;
 use kurrent_core::dhcp::msg::{self, Request, RequestKind};
 use kurrent_core::dhcp::pxe::Client;
+use kurrent_core::dhcp::range::Range;
 use kurrent_core::dhcp::{Decision, Reason, View, decide, wire};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::{Mono, Now};
@@ -242,8 +243,11 @@ fn class(reason: Reason) -> &'static str {
         Reason::NoRecord => "silent: no record of that address",
         Reason::Contradictory => "silent: contradictory request",
         Reason::Exhausted => "silent: no address is left; widen spec.dhcp.range",
-        Reason::TooManyOffers => "silent: too many offers are open",
+        Reason::TooManyStrangers => "silent: too many machines that are not in the ledger asked within a minute",
         Reason::NotHolder => "ignored: given back by a machine that does not hold it",
+        Reason::TooManyDeclined => {
+            "ignored: too many addresses are declined; look for machines with addresses of their own in spec.dhcp.range"
+        }
         Reason::WrongNetwork => "refused: that address is of another network",
         Reason::Taken => "refused: that address is another machine's",
     }

@@ -2,9 +2,12 @@
 //! only then sends `reply`.
 //!
 //! The policy before everything else: a revoked machine is met with silence, whatever it says.
+//!
+//! A MAC is a claim that anybody can make. So no message takes from a machine the address that it was given, to give it
+//! another or to give it to another; only the lease's end does, and not even that for a bound device.
 
 use super::address::{Destination, destination};
-use super::lease::{Change, Claim, Leases, Standing};
+use super::lease::{Change, Claim, Leases, Quarantine, Standing, State};
 use super::msg::{self, ReplyKind, Request, RequestKind, Terms};
 use super::pxe;
 use super::wire::Packet;
@@ -56,10 +59,12 @@ pub enum Reason {
     Contradictory,
     /// Silence: no address is left.
     Exhausted,
-    /// Silence: too many offers are open.
-    TooManyOffers,
+    /// Silence: too many machines that are not in the ledger came within a minute.
+    TooManyStrangers,
     /// Silence: a RELEASE or DECLINE of what is not the client's.
     NotHolder,
+    /// Silence: a DECLINE when no more addresses may be in quarantine.
+    TooManyDeclined,
     /// NAK: that address is on another network.
     WrongNetwork,
     /// NAK: that address is another's.
@@ -125,12 +130,29 @@ impl View<'_> {
 
     fn grant(&self, request: &Request, kind: ReplyKind, address: Ipv4Addr) -> Decision {
         let (mac, secs) = (request.mac, self.dhcp.lease_secs);
+        let stranger = self.standing(mac) == Standing::Stranger;
         let packet = msg::granted(request, kind, address, Some(secs), &self.terms(request));
         let (change, reason) = match kind {
-            ReplyKind::Offer => (Change::Offer { mac, address }, Reason::Offered),
-            ReplyKind::Ack | ReplyKind::Nak => (Change::Bind { mac, address, secs }, Reason::Acknowledged),
+            ReplyKind::Offer => (Change::Offer { mac, address, stranger }, Reason::Offered),
+            ReplyKind::Ack | ReplyKind::Nak => (Change::Bind { mac, address, secs, stranger }, Reason::Acknowledged),
         };
         Decision { change: Some(change), reply: Some((packet, destination(request, kind, address))), reason }
+    }
+
+    /// Acknowledges an address that nobody holds to a machine that was given none.
+    fn acknowledge_free(&self, request: &Request, address: Ipv4Addr, now: Now) -> Decision {
+        if self.is_one_too_many(request.mac, now) {
+            return Decision::silence(Reason::TooManyStrangers);
+        }
+        let grows = self.standing(request.mac) == Standing::Stranger && self.leases.address_of(request.mac).is_none();
+        if grows && !self.leases.strangers_have_room(now.mono, |m| self.standing(m)) {
+            return Decision::silence(Reason::Exhausted);
+        }
+        self.grant(request, ReplyKind::Ack, address)
+    }
+
+    fn is_one_too_many(&self, mac: MacAddr, now: Now) -> bool {
+        self.standing(mac) == Standing::Stranger && self.leases.address_of(mac).is_none() && !self.leases.admits_newcomer(now.mono)
     }
 
     fn refuse(&self, request: &Request, reason: Reason, why: &str) -> Decision {
@@ -161,17 +183,14 @@ pub fn decide(request: &Request, view: &View<'_>, now: Now) -> Decision {
         RequestKind::Discover => discover(request, view, now),
         RequestKind::Request => request_address(request, view, now),
         RequestKind::Inform => inform(request, view),
-        RequestKind::Release => give_back(request, view, now, request.ciaddr, |address| Change::Release { address }, Reason::Released),
-        RequestKind::Decline => {
-            let address = request.requested.unwrap_or(Ipv4Addr::UNSPECIFIED);
-            give_back(request, view, now, address, |address| Change::Decline { address }, Reason::Declined)
-        }
+        RequestKind::Release => release(request, view, now),
+        RequestKind::Decline => decline(request, view, now),
     }
 }
 
 fn discover(request: &Request, view: &View<'_>, now: Now) -> Decision {
-    if view.leases.address_of(request.mac).is_none() && !view.leases.may_offer() {
-        return Decision::silence(Reason::TooManyOffers);
+    if view.is_one_too_many(request.mac, now) {
+        return Decision::silence(Reason::TooManyStrangers);
     }
     match view.leases.pick(request.mac, request.requested, now.mono, |m| view.standing(m)) {
         // A client that has an address and still asks does not get the answer at that address: ciaddr is for REQUEST.
@@ -187,7 +206,9 @@ fn request_address(request: &Request, view: &View<'_>, now: Now) -> Decision {
         (Some(server), ..) if server != view.network.address => Decision::note(Change::Withdraw { mac: request.mac }, Reason::OtherServer),
         // SELECTING. It answers our offer, so a NAK is ours to give.
         (Some(_), Some(address), None) => match view.claim(request.mac, address, now) {
-            Claim::Own | Claim::Free => view.grant(request, ReplyKind::Ack, address),
+            Claim::Own => view.grant(request, ReplyKind::Ack, address),
+            Claim::Free if view.leases.address_of(request.mac).is_some() => view.refuse(request, Reason::Taken, "another address is yours"),
+            Claim::Free => view.acknowledge_free(request, address, now),
             Claim::Taken | Claim::Outside => view.refuse(request, Reason::Taken, "address not available"),
         },
         // INIT-REBOOT.
@@ -211,10 +232,19 @@ fn init_reboot(request: &Request, view: &View<'_>, now: Now, address: Ipv4Addr) 
     }
 }
 
-/// `Free` is granted: a machine that runs on an address of ours keeps it when our lease file was lost.
+/// `Free` is granted: a machine that runs on an address of ours keeps it when our lease file was lost. Not to one that was
+/// given another address, which would become free although it may be in use; an offer is not in use.
 fn renew(request: &Request, view: &View<'_>, now: Now, address: Ipv4Addr) -> Decision {
     match view.claim(request.mac, address, now) {
-        Claim::Own | Claim::Free => view.grant(request, ReplyKind::Ack, address),
+        Claim::Own => view.grant(request, ReplyKind::Ack, address),
+        Claim::Free | Claim::Taken if view.leases.given_to(request.mac).is_some() => {
+            view.refuse(request, Reason::Taken, "another address is yours")
+        }
+        Claim::Free => view.acknowledge_free(request, address, now),
+        // It runs on the address, so it was not this machine that declined it.
+        Claim::Taken if view.leases.lease(address).is_some_and(|l| l.state == State::Declined && l.mac == request.mac) => {
+            view.grant(request, ReplyKind::Ack, address)
+        }
         Claim::Taken => view.refuse(request, Reason::Taken, "address is another's now"),
         Claim::Outside => Decision::silence(Reason::NoRecord),
     }
@@ -229,25 +259,39 @@ fn inform(request: &Request, view: &View<'_>) -> Decision {
     Decision { change: None, reply: Some((packet, to)), reason: Reason::Informed }
 }
 
-fn give_back(
-    request: &Request,
-    view: &View<'_>,
-    now: Now,
-    address: Ipv4Addr,
-    change: impl Fn(Ipv4Addr) -> Change,
-    reason: Reason,
-) -> Decision {
+fn release(request: &Request, view: &View<'_>, now: Now) -> Decision {
+    match not_to_give_back(request, view, now, request.ciaddr) {
+        Some(reason) => Decision::silence(reason),
+        None => Decision::note(Change::Release { address: request.ciaddr }, Reason::Released),
+    }
+}
+
+fn decline(request: &Request, view: &View<'_>, now: Now) -> Decision {
+    let address = request.requested.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    if let Some(reason) = not_to_give_back(request, view, now, address) {
+        return Decision::silence(reason);
+    }
+    let instead_of = match view.leases.quarantine(request.mac, |m| view.standing(m)) {
+        Quarantine::Room => None,
+        Quarantine::InsteadOf(oldest) => Some(oldest),
+        Quarantine::Full => return Decision::silence(Reason::TooManyDeclined),
+    };
+    Decision::note(Change::Decline { address, instead_of }, Reason::Declined)
+}
+
+/// Why a RELEASE or DECLINE of this address counts for nothing, if so.
+fn not_to_give_back(request: &Request, view: &View<'_>, now: Now, address: Ipv4Addr) -> Option<Reason> {
     if request.server_id.is_some_and(|server| server != view.network.address) {
-        return Decision::silence(Reason::OtherServer);
+        return Some(Reason::OtherServer);
     }
-    let bound = view.leases.lease(address).is_some_and(|lease| lease.state == super::lease::State::Bound);
-    if bound && view.claim(request.mac, address, now) == Claim::Own {
-        Decision::note(change(address), reason)
-    } else {
-        Decision::silence(Reason::NotHolder)
-    }
+    let bound = view.leases.lease(address).is_some_and(|lease| lease.state == State::Bound);
+    (!bound || view.claim(request.mac, address, now) != Claim::Own).then_some(Reason::NotHolder)
 }
 
 #[cfg(test)]
 #[path = "decide_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "hostile_tests.rs"]
+mod hostile_tests;

@@ -5,36 +5,36 @@ use super::super::wire::{FLAG_BROADCAST, option};
 use super::*;
 use crate::dhcp::msg::request as read;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-const DISCOVER: u8 = 1;
-const REQUEST: u8 = 3;
-const DECLINE: u8 = 4;
-const RELEASE: u8 = 7;
+pub(super) const DISCOVER: u8 = 1;
+pub(super) const REQUEST: u8 = 3;
+pub(super) const DECLINE: u8 = 4;
+pub(super) const RELEASE: u8 = 7;
 const INFORM: u8 = 8;
 const OTHER_SERVER: [u8; 4] = [10, 77, 0, 2];
 
-fn address(last: u8) -> Ipv4Addr {
+pub(super) fn address(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last)
 }
 
-fn kind_of(decision: &Decision) -> Option<u8> {
+pub(super) fn kind_of(decision: &Decision) -> Option<u8> {
     decision.reply.as_ref().and_then(|(packet, _)| packet.options.exact::<1>(option::MESSAGE_TYPE)).map(|[kind]| kind)
 }
 
-fn offered(world: &mut World, who: MacAddr, secs: u64) -> Ipv4Addr {
+pub(super) fn offered(world: &mut World, who: MacAddr, secs: u64) -> Ipv4Addr {
     world.ask(&request(DISCOVER, who, &[]), at(secs)).reply.unwrap().0.yiaddr
 }
 
-fn select(who: MacAddr, address: Ipv4Addr) -> Request {
+pub(super) fn select(who: MacAddr, address: Ipv4Addr) -> Request {
     request(REQUEST, who, &[(50, &address.octets()), (54, &SERVER.octets())])
 }
 
-fn renew(who: MacAddr, address: Ipv4Addr) -> Request {
+pub(super) fn renew(who: MacAddr, address: Ipv4Addr) -> Request {
     Request { ciaddr: address, ..request(REQUEST, who, &[]) }
 }
 
-fn held(world: &mut World, who: MacAddr) -> Ipv4Addr {
+pub(super) fn held(world: &mut World, who: MacAddr) -> Ipv4Addr {
     let address = offered(world, who, 0);
     assert_eq!(kind_of(&world.ask(&select(who, address), at(0))), Some(5));
     address
@@ -196,7 +196,8 @@ fn a_released_address_rests_but_its_machine_may_have_it_at_once() {
 
 #[test]
 fn one_machine_that_declines_all_it_gets_does_not_shut_the_range() {
-    let mut world = World::with_range(100, 107);
+    // Nine: two in quarantine, one that is not for strangers.
+    let mut world = World::with_range(100, 108);
     for turn in 0..100 {
         let got = held(&mut world, mac(1));
         assert_eq!(world.ask(&request(DECLINE, mac(1), &[(50, &got.octets())]), at(turn)).reason, Reason::Declined);
@@ -293,15 +294,16 @@ fn a_wall_clock_that_jumps_does_not_end_leases() {
 #[test]
 fn leases_survive_a_restart_and_none_is_longer_than_a_lease() {
     let mut world = World::with_range(100, 101);
-    let records =
-        [1, 2].map(|n| world.leases.apply(Change::Bind { mac: mac(n), address: address(99 + n), secs: 3600 }, at(n.into())).unwrap());
-    let range = super::super::lease::Range::new(address(100), address(101), []);
+    let records = [1, 2].map(|n| {
+        world.leases.apply(Change::Bind { mac: mac(n), address: address(99 + n), secs: 3600, stranger: true }, at(n.into())).unwrap()
+    });
+    let range = super::super::range::Range::new(address(100), address(101), []);
     let late = Now { mono: at(5).mono, wall: at(3602).wall };
     let restored = Leases::restore(range, &records, 3600, late);
     assert_eq!(restored.lease(address(100)).unwrap().until, late.mono);
     assert_eq!(restored.address_of(mac(2)), Some(address(101)));
     let early = Now { mono: at(5).mono, wall: crate::time::Wall::UNIX_EPOCH };
-    let range = super::super::lease::Range::new(address(100), address(101), []);
+    let range = super::super::range::Range::new(address(100), address(101), []);
     let restored = Leases::restore(range, &records, 3600, early);
     assert_eq!(restored.lease(address(100)).unwrap().until, at(3605).mono);
 }
@@ -332,7 +334,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 proptest! {
     /// No address has two holders; an ACK names an address that is nobody else's; an offer is kept while it is held; a
-    /// request to another server is never refused; revoked is silence.
+    /// request to another server is never refused; revoked is silence; what a bound device was ever given goes to nobody.
     #[test]
     fn random_clients_never_break_a_promise(acts in acts()) {
         let mut world = World::with_range(100, 105);
@@ -341,6 +343,7 @@ proptest! {
         world.record(mac(3), DeviceState::Revoked);
         let mut holders: HashMap<Ipv4Addr, (MacAddr, u64)> = HashMap::new();
         let mut offers: HashMap<MacAddr, (Ipv4Addr, u64)> = HashMap::new();
+        let mut of_bound = HashSet::new();
         let mut now = 0;
         for act in acts {
             now += act.pause;
@@ -364,8 +367,11 @@ proptest! {
                 (Some(5), Some(given)) if act.kind == 3 => {
                     if let Some((other, until)) = holders.get(&given) {
                         prop_assert!(*other == who || *until <= now, "{} is {}'s until {}", given, other, until);
-                        prop_assert!(*other == who || *other != mac(1), "a bound device's address was given away");
                     }
+                    prop_assert!(who == mac(1) || !of_bound.contains(&given), "a bound device's address was given away");
+                    if who == mac(1) { of_bound.insert(given); }
+                    // Who takes another address than it was offered has no offer any more.
+                    if offers.get(&who).is_some_and(|(offered, _)| *offered != given) { offers.remove(&who); }
                     holders.retain(|_, (holder, _)| *holder != who);
                     holders.insert(given, (who, now + 3600));
                 }

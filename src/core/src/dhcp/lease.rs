@@ -9,8 +9,13 @@
 //! Leases go by MAC. An address stays its machine's after the lease has run out, until somebody needs it and no address
 //! was never used: first those of strangers, then of pooled devices, the longest unused first; **never one of a bound
 //! device**: its Worker may run on an address that nobody renews (stage-1 hands the boot address over to the system).
+//! That holds for an address that it declined too: whoever can forge a DECLINE must not free the address of a Worker.
+//!
+//! What strangers (MACs that are not in the ledger) can take is bounded twice: by how many of them get an address in a
+//! minute, and by a share of the range that is not for them.
 
 use super::lease_file::{Record, RecordState};
+use super::range::Range;
 use crate::id::MacAddr;
 use crate::time::{Mono, Now};
 use std::collections::{BTreeSet, HashMap};
@@ -23,51 +28,18 @@ pub const OFFER_HOLD: Duration = Duration::from_secs(60);
 pub const RELEASE_REST: Duration = Duration::from_secs(300);
 /// How long a declined address is not given out.
 pub const DECLINE_QUARANTINE: Duration = Duration::from_secs(600);
-/// Offers that may be open at once: a stranger's flood stops here.
-pub const MAX_OPEN_OFFERS: usize = 8192;
-/// Most addresses that are given out, whatever the range says; bounds memory and the lease file.
-pub const MAX_LEASES: u32 = 65_536;
+/// Strangers without an address that are given or offered one within [`NEWCOMER_INTERVAL`]: some racks of new machines
+/// switched on at once fit, a flood of random MACs does not.
+pub const MAX_NEWCOMERS: u32 = 128;
+/// One address in so many is never given to a stranger. A rack of a hundred new machines still fits into the default range.
+const KEPT_OF: u32 = 8;
+/// See [`MAX_NEWCOMERS`].
+pub const NEWCOMER_INTERVAL: Duration = Duration::from_secs(60);
+/// Addresses in quarantine of one bound device. They stay its own afterwards, so a forger must not collect them; more
+/// than this many neighbours on wrong addresses are for a person to look at.
+const MAX_DECLINED_OF_BOUND: usize = 4;
 /// Never-used addresses looked at in order of a MAC's hash before taking the first in order.
 const HASH_PROBES: u32 = 64;
-
-/// The addresses that are given out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Range {
-    first: u32,
-    last: u32,
-    excluded: Vec<u32>,
-}
-
-impl Range {
-    /// From `first` to `last`, without `excluded` (our own address, routers).
-    #[must_use]
-    pub fn new(first: Ipv4Addr, last: Ipv4Addr, excluded: impl IntoIterator<Item = Ipv4Addr>) -> Self {
-        let first = first.to_bits();
-        let last = last.to_bits().min(first.saturating_add(MAX_LEASES - 1));
-        Self { first, last, excluded: excluded.into_iter().map(Ipv4Addr::to_bits).collect() }
-    }
-
-    /// Whether this address is given out.
-    #[must_use]
-    pub fn contains(&self, address: Ipv4Addr) -> bool {
-        let bits = address.to_bits();
-        (self.first..=self.last).contains(&bits) && !self.excluded.contains(&bits)
-    }
-
-    fn len(&self) -> u32 {
-        self.last.saturating_sub(self.first).saturating_add(1)
-    }
-
-    /// All addresses, starting at the `offset`-th and wrapping around.
-    fn starting_at(&self, offset: u32) -> impl Iterator<Item = Ipv4Addr> + '_ {
-        let len = self.len();
-        let start = offset.checked_rem(len).unwrap_or_default();
-        (0..len)
-            .map(move |i| self.first.saturating_add(start.saturating_add(i).checked_rem(len).unwrap_or_default()))
-            .map(Ipv4Addr::from_bits)
-            .filter(|a| self.contains(*a))
-    }
-}
 
 /// What the ledger says of a machine, as far as its address is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,9 +80,14 @@ impl Lease {
     /// Whether somebody else may have the address now that the time is up, when only machines of this standing give way.
     fn may_go(&self, standing: &impl Fn(MacAddr) -> Standing, of: Standing) -> bool {
         match self.state {
-            State::Offered | State::Declined => true,
-            State::Bound | State::Released => standing(self.mac) == of,
+            State::Offered => true,
+            State::Bound | State::Released | State::Declined => standing(self.mac) == of,
         }
+    }
+
+    /// An offer that was not taken in time: as good as nothing.
+    fn lapsed(&self, now: Mono) -> bool {
+        self.state == State::Offered && self.until <= now
     }
 }
 
@@ -123,6 +100,8 @@ pub enum Change {
         mac: MacAddr,
         /// Which.
         address: Ipv4Addr,
+        /// Not in the ledger: counts against [`MAX_NEWCOMERS`].
+        stranger: bool,
     },
     /// The client chose another server.
     Withdraw {
@@ -137,6 +116,8 @@ pub enum Change {
         address: Ipv4Addr,
         /// For how long.
         secs: u32,
+        /// Not in the ledger: counts against [`MAX_NEWCOMERS`].
+        stranger: bool,
     },
     /// Given back by its holder.
     Release {
@@ -147,7 +128,20 @@ pub enum Change {
     Decline {
         /// Which.
         address: Ipv4Addr,
+        /// The quarantine that ends for this one's sake.
+        instead_of: Option<Ipv4Addr>,
     },
+}
+
+/// What room there is for another address in quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quarantine {
+    /// Enough.
+    Room,
+    /// This one has to end first.
+    InsteadOf(Ipv4Addr),
+    /// None, and none that may end.
+    Full,
 }
 
 /// What an address is to a client that names it.
@@ -173,13 +167,37 @@ pub struct Leases {
     offers: BTreeSet<(Mono, Ipv4Addr)>,
     /// All others by the time from which they may be reused.
     due: BTreeSet<(Mono, Ipv4Addr)>,
+    newcomers: Newcomers,
+}
+
+/// Strangers that were given or offered an address since a time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Newcomers {
+    since: Mono,
+    count: u32,
+}
+
+impl Newcomers {
+    fn count(&mut self, now: Mono) {
+        if now.since(self.since) >= NEWCOMER_INTERVAL {
+            *self = Self { since: now, count: 0 };
+        }
+        self.count = self.count.saturating_add(1);
+    }
 }
 
 impl Leases {
     /// Nothing given out yet.
     #[must_use]
     pub fn new(range: Range) -> Self {
-        Self { range, by_address: HashMap::new(), by_mac: HashMap::new(), offers: BTreeSet::new(), due: BTreeSet::new() }
+        Self {
+            range,
+            by_address: HashMap::new(),
+            by_mac: HashMap::new(),
+            offers: BTreeSet::new(),
+            due: BTreeSet::new(),
+            newcomers: Newcomers::default(),
+        }
     }
 
     /// What the lease file says. A record's remaining time is cut to the length of a lease: a wall clock that was wrong
@@ -215,10 +233,42 @@ impl Leases {
         self.by_mac.get(&mac).copied()
     }
 
-    /// Whether another offer may be opened.
+    /// The address that a machine was given, not merely offered: it may be in use.
     #[must_use]
-    pub fn may_offer(&self) -> bool {
-        self.offers.len() < MAX_OPEN_OFFERS
+    pub fn given_to(&self, mac: MacAddr) -> Option<Ipv4Addr> {
+        self.address_of(mac).filter(|address| self.by_address.get(address).is_some_and(|lease| lease.state != State::Offered))
+    }
+
+    /// Whether a stranger without an address may have one now.
+    #[must_use]
+    pub fn admits_newcomer(&self, now: Mono) -> bool {
+        now.since(self.newcomers.since) >= NEWCOMER_INTERVAL || self.newcomers.count < MAX_NEWCOMERS
+    }
+
+    /// Whether strangers may hold one address more: one address in [`KEPT_OF`] is for the ledger's devices.
+    #[must_use]
+    pub fn strangers_have_room(&self, now: Mono, standing: impl Fn(MacAddr) -> Standing) -> bool {
+        let share = usize::try_from(self.range.len() - self.range.len() / KEPT_OF).unwrap_or(usize::MAX);
+        let theirs = |lease: &&Lease| !lease.lapsed(now) && standing(lease.mac) == Standing::Stranger;
+        // The count of all is enough as long as the range is not nearly full.
+        self.by_address.len() < share || self.by_address.values().filter(theirs).count() < share
+    }
+
+    /// What room `mac` finds for another address in quarantine. A stranger that declines all it gets must not shut the
+    /// whole range, so at most a quarter of it is in quarantine; strangers give way first, bound devices never.
+    #[must_use]
+    pub fn quarantine(&self, mac: MacAddr, standing: impl Fn(MacAddr) -> Standing) -> Quarantine {
+        let declined = |address: &Ipv4Addr| self.by_address.get(address).filter(|l| l.state == State::Declined).map(|l| (*address, l.mac));
+        let all: Vec<(Ipv4Addr, MacAddr)> = self.due.iter().filter_map(|(_, address)| declined(address)).collect();
+        if standing(mac) == Standing::Bound && all.iter().filter(|(_, by)| *by == mac).count() >= MAX_DECLINED_OF_BOUND {
+            return Quarantine::Full;
+        }
+        if all.len() < usize::try_from(self.range.len() / 4).unwrap_or(usize::MAX).max(1) {
+            return Quarantine::Room;
+        }
+        // Of equal standing the first, which is the oldest.
+        let standings = all.into_iter().map(|(address, by)| (standing(by), address)).filter(|(by, _)| *by != Standing::Bound);
+        standings.min_by_key(|(by, _)| *by).map_or(Quarantine::Full, |(_, address)| Quarantine::InsteadOf(address))
     }
 
     /// Who has, or last had, which address; offers do not count.
@@ -242,18 +292,27 @@ impl Leases {
         }
     }
 
-    /// The address to offer: its own, the one it asks for if that was never used, a never-used one, a reusable one.
+    /// The address to offer: its own, the one it asks for if that was never used, a never-used one, a reusable one. A
+    /// stranger whose kind has its share of the range gets only what another stranger no longer uses.
     #[must_use]
     pub fn pick(&self, mac: MacAddr, asked: Option<Ipv4Addr>, now: Mono, standing: impl Fn(MacAddr) -> Standing) -> Option<Ipv4Addr> {
-        let unused = |address: &Ipv4Addr| !self.by_address.contains_key(address);
-        let hash = crc32fast::hash(&mac.0);
-        self.address_of(mac)
-            .or_else(|| asked.filter(|a| self.range.contains(*a) && unused(a)))
-            .or_else(|| self.range.starting_at(hash).take(HASH_PROBES as usize).find(unused))
-            .or_else(|| self.offers.range(..=(now, Ipv4Addr::BROADCAST)).next().map(|(_, address)| *address))
-            .or_else(|| self.range.starting_at(0).find(unused))
+        if let Some(own) = self.address_of(mac) {
+            return Some(own);
+        }
+        let may_grow = standing(mac) != Standing::Stranger || self.strangers_have_room(now, &standing);
+        let fresh = if may_grow { self.unused(mac, asked, now) } else { None };
+        fresh
             .or_else(|| self.reusable(now, &standing, Standing::Stranger))
-            .or_else(|| self.reusable(now, &standing, Standing::Known))
+            .or_else(|| if may_grow { self.reusable(now, &standing, Standing::Known) } else { None })
+    }
+
+    fn unused(&self, mac: MacAddr, asked: Option<Ipv4Addr>, now: Mono) -> Option<Ipv4Addr> {
+        let unused = |address: &Ipv4Addr| self.by_address.get(address).is_none_or(|lease| lease.lapsed(now));
+        let hash = crc32fast::hash(&mac.0);
+        asked
+            .filter(|a| self.range.contains(*a) && unused(a))
+            .or_else(|| self.range.starting_at(hash).take(HASH_PROBES as usize).find(unused))
+            .or_else(|| self.range.starting_at(0).find(unused))
     }
 
     fn reusable(&self, now: Mono, standing: &impl Fn(MacAddr) -> Standing, of: Standing) -> Option<Ipv4Addr> {
@@ -263,8 +322,10 @@ impl Leases {
 
     /// Changes the table; returns what must be durable before anybody is told, if anything.
     pub fn apply(&mut self, change: Change, now: Now) -> Option<Record> {
+        self.drop_lapsed_offers(now.mono);
         match change {
-            Change::Offer { mac, address } => {
+            Change::Offer { mac, address, stranger } => {
+                self.note_newcomer(mac, stranger, now.mono);
                 // An own address that is bound or rests stays as it is: an offer takes nothing away.
                 let kept =
                     self.by_address.get(&address).is_some_and(|l| l.mac == mac && !matches!(l.state, State::Offered | State::Declined));
@@ -280,7 +341,8 @@ impl Leases {
                 }
                 None
             }
-            Change::Bind { mac, address, secs } => {
+            Change::Bind { mac, address, secs, stranger } => {
+                self.note_newcomer(mac, stranger, now.mono);
                 let lasts = Duration::from_secs(u64::from(secs));
                 self.put(address, Lease { mac, state: State::Bound, until: now.mono.after(lasts) });
                 Some(record(address, mac, RecordState::Bound, lasts, now))
@@ -290,23 +352,28 @@ impl Leases {
                 self.put(address, Lease { mac, state: State::Released, until: now.mono.after(RELEASE_REST) });
                 Some(record(address, mac, RecordState::Released, RELEASE_REST, now))
             }
-            Change::Decline { address } => {
+            Change::Decline { address, instead_of } => {
                 let mac = self.by_address.get(&address)?.mac;
-                self.end_oldest_quarantine();
+                if let Some(ended) = instead_of {
+                    self.remove(ended);
+                }
                 self.put(address, Lease { mac, state: State::Declined, until: now.mono.after(DECLINE_QUARANTINE) });
                 Some(record(address, mac, RecordState::Declined, DECLINE_QUARANTINE, now))
             }
         }
     }
 
-    /// A stranger that declines all it gets must not shut the whole range: at most a quarter is in quarantine.
-    fn end_oldest_quarantine(&mut self) {
-        let declined = |address: &Ipv4Addr| self.by_address.get(address).is_some_and(|l| l.state == State::Declined);
-        let quarantined: Vec<Ipv4Addr> = self.due.iter().map(|(_, address)| *address).filter(declined).collect();
-        if quarantined.len() >= usize::try_from(self.range.len() / 4).unwrap_or(usize::MAX).max(1)
-            && let Some(oldest) = quarantined.first()
+    fn note_newcomer(&mut self, mac: MacAddr, stranger: bool, now: Mono) {
+        if stranger && self.address_of(mac).is_none() {
+            self.newcomers.count(now);
+        }
+    }
+
+    fn drop_lapsed_offers(&mut self, now: Mono) {
+        while let Some((until, address)) = self.offers.first().copied()
+            && until <= now
         {
-            self.remove(*oldest);
+            self.remove(address);
         }
     }
 

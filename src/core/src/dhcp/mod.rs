@@ -2,7 +2,7 @@
 //!
 //! `wire` octets <-> [`wire::Packet`]; `msg` Packet -> [`msg::Request`], [`msg::Reply`] -> Packet; `pxe` which network boot
 //! client asks and what it is given; `decide` the answer; `address` where it goes (RFC 2131 s4.1); `lease` who holds which
-//! address; `lease_file` its text form; `client` the uplink's client.
+//! address, of which `range`; `lease_file` its text form; `client` the uplink's client.
 
 pub mod address;
 pub mod client;
@@ -11,6 +11,7 @@ pub mod lease;
 pub mod lease_file;
 pub mod msg;
 pub mod pxe;
+pub mod range;
 pub mod wire;
 
 pub use decide::{Decision, Reason, View, decide};

@@ -1,8 +1,9 @@
 //! What the tests of this module share: a small world with a server in it.
 
 use super::decide::{Decision, View, decide};
-use super::lease::{Change, Leases, Range};
+use super::lease::{Change, Leases};
 use super::msg::{self, Request};
+use super::range::Range;
 use super::wire::{Options, Packet, option};
 use crate::config::Config;
 use crate::id::MacAddr;
@@ -49,7 +50,7 @@ impl World {
     }
 
     pub(super) fn bind(&mut self, mac: MacAddr, address: Ipv4Addr) {
-        self.leases.apply(Change::Bind { mac, address, secs: 3600 }, at(0));
+        self.leases.apply(Change::Bind { mac, address, secs: 3600, stranger: false }, at(0));
     }
 
     pub(super) fn record(&mut self, mac: MacAddr, state: DeviceState) {
