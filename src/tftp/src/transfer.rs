@@ -10,7 +10,8 @@
 //!
 //! Blocks are counted in 64 bits; on the wire they wrap to 0 (rpi-eeprom 720). A repeated ACK re-sends at most once per
 //! timer, so duplicates never multiply (Sorcerer's Apprentice, RFC 1123 s4.2.3.1), and before the first ACK nothing is
-//! sent more than three times: a forged request makes no amplifier of us.
+//! sent more than three times: a forged request makes no amplifier of us. No client decides how long a transfer takes a
+//! place: not with its timer, not by being mute, not by being slow.
 
 use crate::wire::{Asked, DEFAULT_BLOCK_BYTES, Reply};
 use std::time::Duration;
@@ -25,6 +26,10 @@ const MAX_WINDOW: u16 = 64;
 const FIRST_TIMER: Duration = Duration::from_secs(1);
 const MIN_TIMER: Duration = Duration::from_millis(100);
 const MAX_TIMER: Duration = Duration::from_secs(5);
+/// Until the first ACK: more than three sends of our own timer take (1 + 2 + 4 s).
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
+/// From first to last: a megabyte of default blocks at a round trip of 100 ms fits.
+const LIFE: Duration = Duration::from_secs(300);
 
 /// Time of the caller's clock since any fixed point.
 pub type Mono = Duration;
@@ -91,6 +96,7 @@ pub struct Transfer {
     sent_at: Mono,
     repeated_at: Option<Mono>,
     deadline: Mono,
+    began: Mono,
 }
 
 impl Transfer {
@@ -107,14 +113,17 @@ impl Transfer {
         if asked.size {
             accepted.push(("tsize", size));
         }
+        // RFC 2349 has no smaller counter-offer: a longer timer than ours is left out of the OACK.
         let mut fixed_timer = None;
-        if let Some(secs) = asked.timeout_secs {
-            accepted.push(("timeout", u64::from(secs)));
-            fixed_timer = Some(Duration::from_secs(u64::from(secs)));
+        let secs = asked.timeout_secs.map(|secs| (u64::from(secs), Duration::from_secs(u64::from(secs))));
+        if let Some((secs, timer)) = secs.filter(|(_, timer)| *timer <= MAX_TIMER) {
+            accepted.push(("timeout", secs));
+            fixed_timer = Some(timer);
         }
-        if let Some(micros) = asked.timeout_micros {
-            accepted.push(("utimeout", u64::from(micros)));
-            fixed_timer = Some(Duration::from_micros(u64::from(micros)));
+        let micros = asked.timeout_micros.map(|micros| (u64::from(micros), Duration::from_micros(u64::from(micros))));
+        if let Some((micros, timer)) = micros.filter(|(_, timer)| *timer <= MAX_TIMER) {
+            accepted.push(("utimeout", micros));
+            fixed_timer = Some(timer);
         }
         let mut window = 1;
         if let Some(wanted) = asked.window_blocks {
@@ -138,12 +147,13 @@ impl Transfer {
             sent_at: now,
             repeated_at: None,
             deadline: now,
+            began: now,
         };
         let output = transfer.send(now);
         (transfer, output)
     }
 
-    /// The accepted options: exactly those that were asked for (node-tftp 13).
+    /// The accepted options: none that was not asked for (node-tftp 13).
     #[must_use]
     pub fn accepted(&self) -> &[(&'static str, u64)] {
         &self.accepted
@@ -158,11 +168,20 @@ impl Transfer {
     /// When [`Event::Timer`] is due.
     #[must_use]
     pub fn deadline(&self) -> Mono {
-        self.deadline
+        self.deadline.min(self.ends())
+    }
+
+    /// When the transfer is over, whatever the client does.
+    fn ends(&self) -> Mono {
+        self.began.saturating_add(if self.answered { LIFE } else { FIRST_ANSWER })
     }
 
     /// What to do about an event.
     pub fn on(&mut self, event: Event, now: Mono) -> Output {
+        // Before the event is looked at: junk without a pause must not keep the time from being up.
+        if self.state != State::Ended && now >= self.ends() {
+            return self.end(Output::GaveUp);
+        }
         match (self.state, event) {
             (State::Ended, _) | (_, Event::Received(Reply::Junk)) => Output::Wait,
             (State::Offering | State::Sending, Event::Received(Reply::Error)) => self.end(Output::Aborted),

@@ -72,6 +72,67 @@ fn a_client_that_never_answers_is_sent_three_packets_at_most() {
 }
 
 #[test]
+fn a_timer_longer_than_five_seconds_is_not_accepted() {
+    let timer = |timeout_secs, timeout_micros| {
+        let asked = Asked { timeout_secs, timeout_micros, size: true, ..Asked::default() };
+        let (transfer, _) = Transfer::start(&asked, 1000, 1468, MS(0));
+        (transfer.accepted().to_vec(), transfer.deadline())
+    };
+    let size = ("tsize", 1000);
+    assert_eq!(timer(Some(5), None), (vec![size, ("timeout", 5)], MS(5000)));
+    assert_eq!(timer(Some(6), None), (vec![size], MS(1000)));
+    assert_eq!(timer(Some(255), Some(255_000_000)), (vec![size], MS(1000)));
+    assert_eq!(timer(None, Some(5_000_000)), (vec![size, ("utimeout", 5_000_000)], MS(5000)));
+    assert_eq!(timer(None, Some(5_000_001)), (vec![size], MS(1000)));
+    assert_eq!(timer(Some(255), Some(500_000)), (vec![size, ("utimeout", 500_000)], MS(500)));
+    let asked = Asked { timeout_secs: Some(255), ..Asked::default() };
+    assert_eq!(Transfer::start(&asked, 1000, 1468, MS(0)).1, blocks(1, 1), "no option is left, so no OACK");
+}
+
+#[test]
+fn a_mute_client_has_gone_within_ten_seconds_whatever_timer_it_asked_for() {
+    let micros = [10_000, 1_000_000, 3_400_000, 5_000_000, 255_000_000].map(|n| Asked { timeout_micros: Some(n), ..Asked::default() });
+    let secs = (1..=255).map(|n| Asked { timeout_secs: Some(n), ..Asked::default() });
+    for asked in secs.chain(micros) {
+        for junk in [false, true] {
+            let (mut transfer, _) = Transfer::start(&asked, 1 << 20, 1468, MS(7));
+            let mut now = MS(7);
+            loop {
+                now = if junk { now + MS(3) } else { transfer.deadline() };
+                // Neither junk nor ACKs of what was not sent make it a client.
+                let event =
+                    if junk { [Event::Received(Reply::Junk), ack(9), Event::Timer][now.as_millis() as usize % 3] } else { Event::Timer };
+                assert!(now <= MS(7 + 10_003), "{asked:?}");
+                if transfer.on(event, now) == Output::GaveUp {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_client_that_is_slow_on_purpose_is_given_up_after_five_minutes() {
+    let asked = Asked { timeout_secs: Some(5), ..Asked::default() };
+    let (mut transfer, _) = Transfer::start(&asked, 1 << 30, 1468, MS(0));
+    let (mut now, mut acked, mut silent) = (MS(1), 0_u64, 0);
+    assert_eq!(transfer.on(ack(0), now), blocks(1, 1));
+    let output = loop {
+        // One ACK at the last moment, again and again.
+        silent += 1;
+        now = transfer.deadline();
+        let event = if silent % 8 == 0 { ack(low_bits(acked + 1)) } else { Event::Timer };
+        match transfer.on(event, now) {
+            Output::Blocks { first, .. } => acked = first - 1,
+            other => break other,
+        }
+    };
+    assert_eq!((output, now), (Output::GaveUp, MS(300_000)));
+    assert!(acked > 5, "it was kept going by its ACKs");
+    assert_eq!(transfer.on(ack(low_bits(acked + 1)), now), Output::Wait);
+}
+
+#[test]
 fn rfc1123_repeated_acks_do_not_multiply_blocks() {
     let (mut transfer, _) = plain(1 << 20);
     assert_eq!(transfer.on(ack(1), MS(10)), blocks(2, 2));
