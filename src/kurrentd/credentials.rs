@@ -4,6 +4,7 @@
 //! created again under the same name gets new secrets. The device is part of the key: even if two devices of one Worker had one
 //! epoch and so one host NQN, they would not have one secret, and other secrets are fenced like another host.
 
+use arc_swap::ArcSwap;
 use kurrent_core::config::Config;
 use kurrent_core::id::{MacAddr, WorkerId, host_nqn};
 use kurrent_core::ledger::Ledger;
@@ -79,13 +80,16 @@ pub enum CredentialsError {
     NotDurable(String),
 }
 
-/// The one owner of the file. Calls that write block on the disk.
+/// The one owner of the file. Calls that write block on the disk; calls that read see the latest durable records and wait for
+/// nobody: the boot plane asks from threads that must not block.
 #[derive(Clone)]
 pub struct CredentialStore(Arc<Inner>);
 
 struct Inner {
     path: PathBuf,
-    records: Mutex<Result<Records, CredentialsError>>,
+    records: ArcSwap<Result<Records, CredentialsError>>,
+    /// Held by the one who writes.
+    writing: Mutex<()>,
 }
 
 impl CredentialStore {
@@ -95,29 +99,25 @@ impl CredentialStore {
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join(FILE);
         let records = load(&path).map_err(CredentialsError::Unusable);
-        Self(Arc::new(Inner { path, records: Mutex::new(records) }))
+        Self(Arc::new(Inner { path, records: ArcSwap::from_pointee(records), writing: Mutex::default() }))
     }
 
     /// Why nothing can be authorised, if so.
     #[must_use]
     pub fn fault(&self) -> Option<CredentialsError> {
-        self.lock().as_ref().err().cloned()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Result<Records, CredentialsError>> {
-        self.0.records.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.records.load().as_ref().as_ref().err().cloned()
     }
 
     /// The record of this epoch, if it was made.
     #[must_use]
     pub fn of(&self, worker: &WorkerId, epoch: u64, device: MacAddr) -> Option<Record> {
-        self.lock().as_ref().ok()?.get(&(worker.clone(), epoch, device)).cloned()
+        self.0.records.load().as_ref().as_ref().ok()?.get(&(worker.clone(), epoch, device)).cloned()
     }
 
     /// All records, for the reconciler to see what was promised before.
     #[must_use]
     pub fn all(&self) -> Vec<Record> {
-        self.lock().as_ref().map(|r| r.values().cloned().collect()).unwrap_or_default()
+        self.0.records.load().as_ref().as_ref().map(|r| r.values().cloned().collect()).unwrap_or_default()
     }
 
     /// Makes what is missing, in one durable write.
@@ -141,13 +141,14 @@ impl CredentialStore {
     }
 
     fn change(&self, change: impl FnOnce(&mut Records)) -> Result<(), CredentialsError> {
-        let mut held = self.lock();
-        let records = held.as_mut().map_err(|e| e.clone())?;
+        let _writing = self.0.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.0.records.load_full();
+        let records = held.as_ref().as_ref().map_err(Clone::clone)?;
         let mut next = records.clone();
         change(&mut next);
         if next.len() != records.len() || next.keys().ne(records.keys()) {
             save(&self.0.path, &next).map_err(CredentialsError::NotDurable)?;
-            *records = next;
+            self.0.records.store(Arc::new(Ok(next)));
         }
         Ok(())
     }
@@ -288,6 +289,25 @@ mod tests {
         store.ensure(&[key("w1", 1, 1), key("w1", 1, 2)]).unwrap();
         let [a, b] = store.all().try_into().unwrap();
         assert_ne!(a.host_secret, b.host_secret);
+    }
+
+    #[test]
+    fn who_reads_never_waits_for_who_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = CredentialStore::open(folder.path());
+        let id = key("w1", 1, 1);
+        store.ensure(std::slice::from_ref(&id)).unwrap();
+        let (reader, (done, read)) = (store.clone(), std::sync::mpsc::channel());
+        store
+            .retain(|_| {
+                // In the middle of a change.
+                let (reader, id, done) = (reader.clone(), id.clone(), done.clone());
+                std::thread::spawn(move || done.send((reader.of(&id.0, id.1, id.2).is_some(), reader.all().len(), reader.fault())));
+                assert_eq!(read.recv_timeout(std::time::Duration::from_secs(20)), Ok((true, 1, None)));
+                false
+            })
+            .unwrap();
+        assert_eq!(store.all(), []);
     }
 
     #[test]
