@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// Changes that may wait for the writer; senders beyond wait.
 const QUEUE: usize = 1024;
 
-/// Why a change did not happen.
-#[derive(Debug, thiserror::Error)]
+/// Why a change is not known to have happened.
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum SubmitError {
     /// The ledger says no; nothing changed.
     #[error(transparent)]
@@ -27,7 +27,11 @@ pub enum SubmitError {
     /// The disk refused (full, read-only, failing): nothing changed, nothing was promised.
     #[error("the change could not be written: {0}")]
     NotDurable(String),
-    /// The writer has stopped, or the ledger can not be served at all.
+    /// The disk failed in the middle, or the writer did: what the change's files hold is known when they are read again. Whoever
+    /// asked must act as if it may have happened.
+    #[error("whether the change was made is unknown until kurrentd is restarted; look then, before asking again: {0}")]
+    InDoubt(String),
+    /// The writer has stopped before it took the change, or the ledger can not be served at all.
     #[error("the ledger is not served: {0}")]
     Stopped(String),
 }
@@ -64,24 +68,27 @@ impl LedgerHandle {
     /// true, every change refused. Nothing is written then, and nothing may be concluded from the emptiness.
     #[must_use]
     pub fn open(folder: &Path, audit: crate::audit::Audit) -> Self {
-        let (orders, orders_in) = mpsc::channel(QUEUE);
-        let knocking = Arc::new(Knocking::default());
         match files::Files::open(folder) {
-            Ok((files, ledger)) => {
-                let (snapshot, snapshots) = watch::channel(Arc::new(ledger));
-                let (faults, fault) = watch::channel(None);
-                let writer = writer::Writer::new(files, snapshot, faults, audit, Arc::clone(&knocking));
-                tokio::spawn(writer.run(orders_in));
-                Self { orders, snapshots, knocking, fault, unreadable: false }
-            }
+            Ok((files, ledger)) => Self::start(files, ledger, audit),
             Err(error) => {
+                let (orders, _) = mpsc::channel(QUEUE);
                 tracing::error!("{error}");
                 // The receivers' ends are dropped: every order is answered "not served", every snapshot is the empty one.
                 let (_, snapshots) = watch::channel(Arc::new(Ledger::default()));
                 let (_, fault) = watch::channel(Some(error.to_string()));
-                Self { orders, snapshots, knocking, fault, unreadable: true }
+                Self { orders, snapshots, knocking: Arc::default(), fault, unreadable: true }
             }
         }
+    }
+
+    /// Starts the writer on files that were read.
+    pub(crate) fn start(files: files::Files, ledger: Ledger, audit: crate::audit::Audit) -> Self {
+        let (orders, orders_in) = mpsc::channel(QUEUE);
+        let knocking = Arc::new(Knocking::default());
+        let (snapshot, snapshots) = watch::channel(Arc::new(ledger));
+        let (faults, fault) = watch::channel(None);
+        tokio::spawn(writer::Writer::new(files, snapshot, faults, audit, Arc::clone(&knocking)).run(orders_in));
+        Self { orders, snapshots, knocking, fault, unreadable: false }
     }
 
     /// The latest snapshot.
@@ -117,13 +124,14 @@ impl LedgerHandle {
     /// Asks for a change; returns when it is durable and published. `actor` goes into the audit.
     ///
     /// # Errors
-    /// See [`SubmitError`]; in every case nothing changed.
+    /// See [`SubmitError`]; nothing changed, except that nobody knows with [`SubmitError::InDoubt`].
     pub async fn submit(&self, change: Change, actor: &str) -> Result<Submitted, SubmitError> {
         let (done, answer) = oneshot::channel();
-        let stopped = || SubmitError::Stopped(self.fault().unwrap_or_else(|| "the writer has ended; see the log".into()));
+        let ended = || self.fault().unwrap_or_else(|| "the writer has ended; see the log".into());
         let order = Order::Submit(Box::new(Submission { change, actor: actor.to_owned(), done }));
-        self.orders.send(order).await.map_err(|_| stopped())?;
-        answer.await.map_err(|_| stopped())?
+        self.orders.send(order).await.map_err(|_| SubmitError::Stopped(ended()))?;
+        // The writer had the change already when it ended: nobody knows how far it came.
+        answer.await.map_err(|_| SubmitError::InDoubt(ended()))?
     }
 
     /// Writes what is only in memory; for an orderly end.

@@ -1,8 +1,9 @@
 //! The local storage node: masters and disks as files in one folder.
 //!
 //! A file gets its final name only when all of it is on the disk: it is written as `.NAME.part`, synced, renamed, and the folder
-//! is synced. A disk's record follows its file, never the other way round; when the record is refused the file goes again. What a
-//! crash leaves behind is found at the start: `.part` files are removed, files nobody knows are listed and left alone.
+//! is synced. A disk's record follows its file, never the other way round; when the record is refused the file goes again, and
+//! when nobody knows whether the record was written it stays. What a crash leaves behind is found at the start: `.part` files are
+//! removed, files nobody knows are listed and left alone.
 
 pub mod copy;
 pub mod image;
@@ -57,6 +58,7 @@ impl From<SubmitError> for StorageError {
         match error {
             SubmitError::Rejected(r) => Self { code: r.code, status: r.status, detail: r.detail },
             SubmitError::NotDurable(detail) => Self::new("not_durable", 507, detail),
+            SubmitError::InDoubt(_) => Self::new("in_doubt", 500, error.to_string()),
             SubmitError::Stopped(detail) => Self::new("not_served", 503, detail),
         }
     }

@@ -3,7 +3,7 @@
 use crate::ledger::SubmitError;
 use crate::storage::StorageError;
 use axum::Json;
-use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use kurrent_core::id::InvalidName;
@@ -41,6 +41,8 @@ impl IntoResponse for Problem {
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            // Who has no token keeps no connection.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
@@ -51,6 +53,7 @@ impl From<SubmitError> for Problem {
         match error {
             SubmitError::Rejected(r) => Self::new(r.status, r.code, r.detail),
             SubmitError::NotDurable(_) => Self::new(507, "not_durable", error.to_string()),
+            SubmitError::InDoubt(_) => Self::new(500, "in_doubt", error.to_string()),
             SubmitError::Stopped(_) => Self::new(503, "ledger_stopped", error.to_string()),
         }
     }

@@ -28,7 +28,7 @@ const MODE: u32 = 0o600;
 const EDIT_RESTS: Duration = Duration::from_secs(1);
 
 /// Why a commit is not known to be done.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum CommitError {
     /// Nothing changed on the disk.
     NotDone(String),
@@ -219,7 +219,7 @@ impl Files {
     }
 
     #[cfg(test)]
-    pub(super) fn cut_with(&mut self, cut: impl FnMut(&str) -> io::Result<()> + Send + 'static) {
+    pub(crate) fn cut_with(&mut self, cut: impl FnMut(&str) -> io::Result<()> + Send + 'static) {
         self.cut = Some(Box::new(cut));
     }
 }

@@ -272,6 +272,37 @@ async fn a_full_disk_refuses_the_change_and_nothing_changed() {
 }
 
 #[tokio::test]
+async fn a_change_in_doubt_is_told_as_such_and_nothing_more_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, ledger) = Files::open(folder.path()).unwrap();
+    files.cut_with(|step| if step == "devices.yml Renamed" { Err(std::io::Error::other("cut")) } else { Ok(()) });
+    let audit = crate::audit::Audit::open(folder.path()).unwrap();
+    let handle = LedgerHandle::start(files, ledger, audit.clone());
+    let answer = handle.submit(register(1), "admin").await.unwrap_err();
+    assert!(matches!(&answer, SubmitError::InDoubt(w) if w.contains("devices.yml")), "{answer}");
+    let answer = handle.submit(register(2), "admin").await.unwrap_err();
+    assert!(matches!(&answer, SubmitError::Stopped(w) if w.contains("restarted")), "{answer}");
+    assert!(handle.snapshot().devices.is_empty() && handle.fault().is_some_and(|f| f.contains("restarted")));
+    let results: Vec<String> = audit.read(&crate::audit::Filter::default()).unwrap().into_iter().map(|e| e.result).collect();
+    assert_eq!(results, ["in_doubt"]);
+}
+
+#[tokio::test]
+async fn a_writer_that_dies_with_a_change_leaves_it_in_doubt() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, ledger) = Files::open(folder.path()).unwrap();
+    files.cut_with(|_| panic!("a fault in the commit"));
+    let handle = LedgerHandle::start(files, ledger, crate::audit::Audit::open(folder.path()).unwrap());
+    assert!(matches!(handle.submit(register(1), "admin").await, Err(SubmitError::InDoubt(_))));
+    assert!(matches!(handle.submit(register(2), "admin").await, Err(SubmitError::Stopped(_))));
+    // The other way to die: the order was taken and the answer's sender is dropped.
+    let (orders, mut taken) = mpsc::channel(1);
+    let handle = LedgerHandle { orders, ..handle };
+    tokio::spawn(async move { drop(taken.recv().await) });
+    assert!(matches!(handle.submit(register(3), "admin").await, Err(SubmitError::InDoubt(_))));
+}
+
+#[tokio::test]
 async fn unreadable_ledgers_refuse_every_change_and_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     drop(Files::open(folder.path()).unwrap());

@@ -90,7 +90,14 @@ impl Writer {
         if !files.edit_is_complete() {
             return self.tell("a ledger is being edited by hand; changes wait until the edit rests".into());
         }
-        match files.reload() {
+        let reloaded = match self.with_files(Files::reload).await {
+            Ok(reloaded) => reloaded,
+            Err(panic) => {
+                self.stop(format!("reading an edited ledger failed: {panic}"));
+                return;
+            }
+        };
+        match reloaded {
             Ok(edited) => {
                 let ledger = Arc::new(edited.after_edit(&self.ledger));
                 if self.commit(Arc::clone(&ledger)).await.is_err() {
@@ -127,10 +134,7 @@ impl Writer {
         if let Some(why) = refused {
             for submission in group {
                 // Reports are no promise to anybody: refused like the rest.
-                let _ = submission.done.send(Err(match &why {
-                    SubmitError::NotDurable(what) => SubmitError::NotDurable(what.clone()),
-                    other => SubmitError::Stopped(other.to_string()),
-                }));
+                let _ = submission.done.send(Err(why.clone()));
             }
             return;
         }
@@ -158,21 +162,31 @@ impl Writer {
         }
     }
 
-    /// Makes the ledger durable. On error nothing is published.
-    async fn commit(&mut self, ledger: Arc<Ledger>) -> Result<(), String> {
+    /// Works on the files where blocking is allowed. An error is a panic in there; the files are gone with it.
+    async fn with_files<T: Send + 'static>(&mut self, work: impl FnOnce(&mut Files) -> T + Send + 'static) -> Result<T, String> {
         let Some(mut files) = self.files.take() else { return Err("the files are in use".into()) };
         let job = tokio::task::spawn_blocking(move || {
-            let result = files.commit(&ledger);
+            let result = work(&mut files);
             (files, result)
         });
-        let result = match job.await {
-            Ok((files, result)) => {
-                self.files = Some(files);
-                result
-            }
-            Err(panic) => Err(CommitError::InDoubt(format!("the ledger commit failed: {panic}"))),
-        };
-        match result {
+        let (files, result) = job.await.map_err(|panic| panic.to_string())?;
+        self.files = Some(files);
+        Ok(result)
+    }
+
+    /// No further change: only a restart tells what the disk holds. Returns what is told.
+    fn stop(&mut self, what: String) -> String {
+        let what = format!("{what}; the ledger takes no changes until kurrentd is restarted");
+        tracing::error!("{what}");
+        self.stopped = Some(what.clone());
+        self.faults.send_replace(Some(what.clone()));
+        what
+    }
+
+    /// Makes the ledger durable. On error nothing is published.
+    async fn commit(&mut self, ledger: Arc<Ledger>) -> Result<(), CommitError> {
+        let result = self.with_files(move |files| files.commit(&ledger)).await;
+        match result.unwrap_or_else(|panic| Err(CommitError::InDoubt(format!("the ledger commit failed: {panic}")))) {
             Ok(()) => {
                 self.dirty_since = None;
                 self.faults.send_if_modified(|f| f.take().is_some());
@@ -183,15 +197,9 @@ impl Writer {
                 self.faults.send_replace(Some(format!(
                     "the ledger can not be written: {what}; make room on the data partition or check the disk"
                 )));
-                Err(what)
+                Err(CommitError::NotDone(what))
             }
-            Err(CommitError::InDoubt(what)) => {
-                let what = format!("{what}; the ledger takes no changes until kurrentd is restarted");
-                tracing::error!("{what}");
-                self.stopped = Some(what.clone());
-                self.faults.send_replace(Some(what.clone()));
-                Err(what)
-            }
+            Err(CommitError::InDoubt(what)) => Err(CommitError::InDoubt(self.stop(what))),
         }
     }
 
@@ -208,12 +216,17 @@ impl Writer {
         });
     }
 
-    fn answer(&self, one: Applied, failed: Option<&String>) {
+    fn answer(&self, one: Applied, failed: Option<&CommitError>) {
         let Applied { submission_done, mut event, result, snapshot } = one;
         let answer = match (failed, result) {
-            (Some(what), _) => {
+            // Refusals too: they may rest on what was not committed.
+            (Some(CommitError::NotDone(what)), _) => {
                 event.result = "not_durable".into();
                 Err(SubmitError::NotDurable(what.clone()))
+            }
+            (Some(CommitError::InDoubt(what)), _) => {
+                event.result = "in_doubt".into();
+                Err(SubmitError::InDoubt(what.clone()))
             }
             (None, Ok(outcome)) => {
                 if let (Some(mac), Outcome::Done | Outcome::Admitted) = (event.device, &outcome) {

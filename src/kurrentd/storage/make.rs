@@ -3,6 +3,7 @@
 use super::copy::{Reflinked, reflink, sparse_copy};
 use super::jobs::Progress;
 use super::{Claim, LOCAL_AGENT, Storage, StorageError, blocking, free_bytes, image, not_found};
+use crate::ledger::SubmitError;
 use kurrent_core::id::{FileName, OsName, OsTag, OsVersion, WorkerId, disk_file_name, disk_nqn};
 use kurrent_core::ledger::{Change, Disk, DiskSource};
 use kurrent_sys::{clock, entropy, store};
@@ -217,13 +218,18 @@ impl Storage {
         }
     }
 
-    /// Makes the file durable under its name, then the record; without a record the file goes again.
+    /// Makes the file durable under its name, then the record; without a record the file goes again. When nobody knows whether
+    /// there is a record, the file stays: a restart finds its record, or lists it as left over.
     async fn record(&self, draft: Draft, worker: &WorkerId, actor: &str) -> Result<Disk, StorageError> {
         let Draft { disk, part, file } = draft;
         let path = self.path(&disk.filename);
         let (storage, last, size_bytes) = (self.clone(), path.clone(), disk.size_bytes);
         blocking(move || file.sync_all().and_then(|()| part.finish(&last)).map_err(|e| storage.write_error(size_bytes, &e))).await?;
         let submitted = self.0.ledger.submit(Change::AddDisk { worker: worker.clone(), disk: disk.clone() }, actor).await;
+        if let Err(in_doubt @ SubmitError::InDoubt(_)) = submitted {
+            tracing::error!(file = %disk.filename, "storage: whether this disk has a record is unknown until a restart; its file is kept");
+            return Err(in_doubt.into());
+        }
         if let Err(refused) = submitted {
             let removed =
                 blocking(move || store::remove(&path).map_err(|e| StorageError::new("file_not_removed", 500, e.to_string()))).await;

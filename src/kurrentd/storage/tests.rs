@@ -198,6 +198,41 @@ async fn a_file_that_is_still_exported_is_kept() {
     assert_eq!(bench.files(), [disk.filename.as_str()]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_keeps_its_file_when_nobody_knows_whether_its_record_was_written() {
+    for (step, code, kept) in [("workers.yml Renamed", "in_doubt", true), ("workers.yml Synced", "not_durable", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config { state_dir: folder.path().join("state"), ..Config::default() };
+        config.agent.disk_dir = folder.path().join("disks");
+        let broken = Arc::new(Mutex::new(false));
+        let (mut files, ledger) = crate::ledger::files::Files::open(&config.state_dir).unwrap();
+        let switch = Arc::clone(&broken);
+        files.cut_with(move |s| if *switch.lock().unwrap() && s == step { Err(io::Error::other("cut")) } else { Ok(()) });
+        let audit = crate::audit::Audit::open(&config.state_dir).unwrap();
+        let ledger = LedgerHandle::start(files, ledger, audit);
+        ledger.submit(Change::CreateWorker { worker: "w1".parse().unwrap() }, "test").await.unwrap();
+        let storage = Storage::open(&config.agent, ledger).unwrap();
+        *broken.lock().unwrap() = true;
+        let request = NewDisk {
+            worker: "w1".parse().unwrap(),
+            os: "debian".parse().unwrap(),
+            os_version: "13".parse().unwrap(),
+            content: Content::Empty(1 << 20),
+        };
+        let refused = storage.create_disk(request, "test").await.unwrap_err();
+        assert_eq!(refused.code, code, "{refused}");
+        let left: Vec<LeftoverKind> = storage.leftovers().await.unwrap().into_iter().map(|l| l.kind).collect();
+        assert_eq!(left, if kept { vec![LeftoverKind::Unrecorded] } else { vec![] }, "{code}");
+        if kept {
+            // What a restart reads in this case: the record is there, and so is its file.
+            let found = crate::ledger::load::check(&config.state_dir).unwrap().unwrap();
+            let disk = &found.workers[&"w1".parse::<WorkerId>().unwrap()].disks[0];
+            assert!(config.agent.disk_dir.join(disk.filename.as_str()).exists());
+            assert!(refused.detail.contains("unknown until kurrentd is restarted"), "{refused}");
+        }
+    }
+}
+
 /// A body whose sender goes away after its first piece.
 struct Cut(Option<Bytes>);
 
