@@ -13,6 +13,9 @@ use tokio::task::JoinHandle;
 /// A part that runs this long is taken to work.
 const WORKS_AFTER: Duration = Duration::from_secs(2);
 const BACK_OFF: [u64; 5] = [1, 2, 5, 10, 30];
+/// The boot plane's connections, each with the file it is sent, the API's, and room: strangers must not take the last one from the
+/// API. Linux begins with 1024.
+const OPEN_FILES: u64 = 8192;
 /// How long the API may finish what it is at.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -21,6 +24,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Errors
 /// What no part can do without is missing: the state folder, the disk folder, the secrets.
 pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
+    allow_open_files();
     let shared = Shared::open(config)?;
     let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets"))?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = shared.config.name, "kurrentd starts");
@@ -47,6 +51,20 @@ pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
     shared.ledger.flush().await;
     let audit = shared.audit.clone();
     tokio::task::spawn_blocking(move || audit.flush()).await.context("flushing the audit")
+}
+
+/// Raises this process's limit of open files to [`OPEN_FILES`], or as far as it may.
+fn allow_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let old = getrlimit(Resource::Nofile);
+    let enough = |limit: Option<u64>| limit.map(|l| l.max(OPEN_FILES));
+    let wanted = Rlimit { current: enough(old.current), maximum: enough(old.maximum) };
+    let as_far_as_allowed = Rlimit { current: old.maximum.map(|m| m.min(OPEN_FILES)).or(Some(OPEN_FILES)), maximum: old.maximum };
+    if old.current.is_some_and(|c| c < OPEN_FILES)
+        && let Err(error) = setrlimit(Resource::Nofile, wanted).or_else(|_| setrlimit(Resource::Nofile, as_far_as_allowed))
+    {
+        tracing::warn!("the limit of open files can not be raised to {OPEN_FILES}: {error}");
+    }
 }
 
 /// Starts what serves the boot network.
@@ -127,4 +145,20 @@ pub fn boot_interface(config: &Config) -> anyhow::Result<String> {
         );
     }
     Ok(link.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_files_may_be_open_than_strangers_can_hold() {
+        use rustix::process::{Resource, getrlimit};
+        let connections = u64::try_from(crate::listen::http::LIMITS.connections).unwrap();
+        // A connection and the file that it is sent.
+        assert!(OPEN_FILES > 2 * connections + 1024);
+        allow_open_files();
+        let now = getrlimit(Resource::Nofile);
+        assert!(now.current.is_none_or(|c| c >= OPEN_FILES || Some(c) == now.maximum), "{now:?}");
+    }
 }

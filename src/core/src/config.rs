@@ -118,6 +118,15 @@ pub struct BootNetwork {
     pub prefix: u8,
 }
 
+impl BootNetwork {
+    /// Whether an address lies in it.
+    #[must_use]
+    pub fn contains(&self, address: Ipv4Addr) -> bool {
+        let host_bits = 32_u32.saturating_sub(u32::from(self.prefix));
+        (address.to_bits() ^ self.address.to_bits()).checked_shr(host_bits).unwrap_or(0) == 0
+    }
+}
+
 /// The uplink NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uplink {
@@ -193,4 +202,23 @@ pub struct Agent {
     pub nqn_base: Nqn,
     /// TCP port of the NVMe target on the boot network address; 4420.
     pub target_port: u16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boot_network_holds_its_own_addresses_and_no_others() {
+        let check = |own: &str, prefix, address: &str, expected| {
+            let network = BootNetwork { interface: InterfaceChoice::Link, address: own.parse().unwrap(), prefix };
+            assert_eq!(network.contains(address.parse().unwrap()), expected, "{own}/{prefix} {address}");
+        };
+        check("10.77.0.1", 24, "10.77.0.255", true);
+        check("10.77.0.1", 24, "10.77.1.0", false);
+        check("10.77.0.1", 24, "10.76.255.255", false);
+        check("10.77.0.1", 8, "10.0.0.0", true);
+        check("10.77.0.1", 30, "10.77.0.4", false);
+        check("10.77.0.1", 24, "127.0.0.1", false);
+    }
 }

@@ -1,26 +1,62 @@
 //! The listener in front of the router, with limits that hold whoever connects.
+//!
+//! The API is on all addresses, so machines of the boot network reach it too. Each side has places of its own: whoever fills those
+//! of the boot network keeps nobody out who asks from elsewhere, or on the appliance itself. Without the token a connection is good
+//! for one answer ([`super::guard`]).
 
 use super::{Api, router};
+use crate::listen::limits::{self, Counted, Limits, Places};
 use crate::secrets::Token;
 use crate::shared::SharedRef;
 use anyhow::Context;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::Arc;
+use kurrent_core::config::BootNetwork;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
-/// People and programs, not machines by the thousand.
-const MAX_CONNECTIONS: usize = 256;
-/// A request's head, and an idle connection.
-const HEAD_WITHIN: Duration = Duration::from_secs(15);
+/// People and programs, not machines by the thousand; of each side (boot network, loopback, elsewhere).
+pub(super) const LIMITS: Limits = Limits {
+    connections: 128,
+    per_address: 32,
+    read: Duration::from_secs(15),
+    stall: Duration::from_secs(60),
+    lifetime: Duration::from_secs(1800),
+};
+/// A connection that carried so much in one [`Limits::lifetime`] may have another: a master of many gigabytes takes its time.
+const LEAST_OCTETS: u64 = 1 << 20;
 const MAX_HEAD_OCTETS: usize = 16 * 1024;
 /// After a failed accept (no file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(4);
+
+/// Places by where somebody asks from.
+struct Sides {
+    network: BootNetwork,
+    boot: Places,
+    loopback: Places,
+    elsewhere: Places,
+}
+
+impl Sides {
+    fn new(network: BootNetwork, limits: Limits) -> Self {
+        let places = || Places::new(limits.connections, limits.per_address);
+        // All of loopback is one machine, ours.
+        let loopback = Places::new(limits.connections, limits.connections);
+        Self { network, boot: places(), loopback, elsewhere: places() }
+    }
+
+    fn of(&self, peer: IpAddr) -> &Places {
+        match peer {
+            IpAddr::V4(address) if self.network.contains(address) => &self.boot,
+            _ if peer.is_loopback() => &self.loopback,
+            _ => &self.elsewhere,
+        }
+    }
+}
 
 /// Serves the API until `stopped` turns true.
 ///
@@ -31,38 +67,54 @@ pub async fn serve(shared: SharedRef, token: Token, stopped: watch::Receiver<boo
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("port {} can not be bound; stop what uses it, or change spec.http.apiPort", address.port()))?;
-    serve_on(listener, shared, token, stopped).await
+    serve_on(listener, shared, token, stopped, LIMITS).await
 }
 
 /// [`serve`] on a socket that is bound already.
 ///
 /// # Errors
 /// None so far; the socket is tried for ever.
-pub async fn serve_on(listener: TcpListener, shared: SharedRef, token: Token, mut stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
+pub async fn serve_on(
+    listener: TcpListener,
+    shared: SharedRef,
+    token: Token,
+    mut stopped: watch::Receiver<bool>,
+    limits: Limits,
+) -> anyhow::Result<()> {
+    let sides = Sides::new(shared.config.boot_network.clone(), limits);
     let service = TowerToHyperService::new(router(Api { shared, token }));
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let graceful = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(MAX_HEAD_OCTETS);
+    http.timer(TokioTimer::new()).header_read_timeout(limits.read).max_buf_size(MAX_HEAD_OCTETS);
     loop {
-        let place = Arc::clone(&places).acquire_owned().await?;
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stopped.wait_for(|s| *s) => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!("API: accepting a connection failed: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
+        // Too many: closed at once. Accepting never waits, so that others are heard.
+        let Some(place) = sides.of(peer.ip()).take(peer.ip()) else {
+            tracing::debug!(%peer, "API: no place is free for this address");
+            continue;
+        };
+        if limits::set_up(&stream, limits.stall).is_err() {
+            continue;
+        }
+        let (stream, octets) = Counted::new(stream);
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service.clone()));
         tokio::spawn(async move {
             // What clients do to their connection is their business.
-            if let Err(error) = connection.await {
-                tracing::debug!("API connection: {error}");
+            match limits::while_it_moves(connection, &octets, LEAST_OCTETS, limits.lifetime).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::debug!(%peer, "API connection: {error}"),
+                None => tracing::debug!(%peer, "API: connection lived too long"),
             }
             drop(place);
         });
@@ -70,4 +122,23 @@ pub async fn serve_on(listener: TcpListener, shared: SharedRef, token: Token, mu
     // Whoever does not finish in time is cut off.
     let _ = tokio::time::timeout(GRACE, graceful.shutdown()).await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_fills_the_boot_networks_places_keeps_nobody_else_out() {
+        let config = kurrent_core::config::Config::default();
+        let sides = Sides::new(config.boot_network.clone(), Limits { connections: 40, per_address: 8, ..LIMITS });
+        let [a, b, c, d] = config.boot_network.address.octets();
+        let stranger = |n: u8| IpAddr::from([a, b, c, d.wrapping_add(n)]);
+        let take = |address: IpAddr| sides.of(address).take(address);
+        let held: Vec<_> = (1..=20).flat_map(|n| (0..100).map(move |_| n)).filter_map(|n| take(stranger(n))).collect();
+        assert_eq!(held.len(), 40, "a machine with many addresses");
+        assert!(take(stranger(21)).is_none());
+        let others: Vec<_> = ["127.0.0.1", "192.0.2.7"].iter().map(|o| take(o.parse().unwrap())).collect();
+        assert!(others.iter().all(Option::is_some));
+    }
 }

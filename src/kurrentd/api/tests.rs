@@ -1,27 +1,35 @@
 //! Over a real socket, as any client sees it.
 
 use super::*;
+use crate::listen::limits::Limits;
 use crate::shared::Shared;
-use kurrent_core::config::Config;
+use kurrent_core::config::{BootNetwork, Config};
 use kurrent_sys::configfs::Nvmet;
 use kurrent_sys::configfs::fake::FakeKernel;
 use serde_json::{Value, json};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 struct Server {
     address: SocketAddr,
     token: String,
     shared: SharedRef,
-    _stop: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
+    served: tokio::task::JoinHandle<anyhow::Result<()>>,
     folder: tempfile::TempDir,
 }
 
 async fn server_in(folder: tempfile::TempDir) -> Server {
+    server_with(folder, serve::LIMITS).await
+}
+
+/// Strangers are who asks from 127.5.0.0/16.
+async fn server_with(folder: tempfile::TempDir, limits: Limits) -> Server {
     let mut config = Config { state_dir: folder.path().join("state"), ..Config::default() };
     config.agent.disk_dir = folder.path().join("disks");
+    config.boot_network = BootNetwork { address: Ipv4Addr::new(127, 5, 0, 1), prefix: 16, ..config.boot_network };
     let shared = Shared::open(config).unwrap();
     let (tree, tcp) = (folder.path().join("nvmet"), folder.path().join("tcp"));
     std::fs::write(&tcp, "").unwrap();
@@ -31,8 +39,8 @@ async fn server_in(folder: tempfile::TempDir) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, text) = (listener.local_addr().unwrap(), token.reveal().to_owned());
     let (stop, stopped) = watch::channel(false);
-    tokio::spawn(serve::serve_on(listener, shared.clone(), token, stopped));
-    Server { address, token: text, shared, _stop: stop, folder }
+    let served = tokio::spawn(serve::serve_on(listener, shared.clone(), token, stopped, limits));
+    Server { address, token: text, shared, stop, served, folder }
 }
 
 async fn server() -> Server {
@@ -73,6 +81,22 @@ impl Server {
     }
 }
 
+/// A connection from one of the boot network's addresses.
+async fn stranger(server: &Server, last: u8) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 5, 0, last], 0))).unwrap();
+    socket.connect(server.address).await.unwrap()
+}
+
+/// Reads until the server closes.
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut octets = Vec::new();
+    // A reset is an end too.
+    let _ = tokio::time::timeout(WITHIN, stream.read_to_end(&mut octets)).await.expect("the server closes in time");
+    String::from_utf8_lossy(&octets).into_owned()
+}
+
+const WITHIN: Duration = Duration::from_secs(20);
 const MAC: &str = "/v1/devices/52:54:00:00:00:01";
 
 #[tokio::test]
@@ -286,4 +310,66 @@ async fn k31_binding_a_device_without_a_key_warns() {
     api.expect(("POST", "/v1/workers", json!({"worker_id": "w1"})), 201, "").await;
     let device = api.expect(("POST", &format!("{MAC}/bind"), json!({"worker_id": "w1"})), 200, "").await;
     assert!(device["warning"].as_str().is_some_and(|w| w.contains("no key")), "{device}");
+}
+
+#[tokio::test]
+async fn strangers_that_hold_connections_neither_keep_the_operator_out_nor_the_daemon_from_ending() {
+    let api = server_with(tempfile::tempdir().unwrap(), Limits { connections: 4, per_address: 3, ..serve::LIMITS }).await;
+    api.expect(("POST", MAC, json!({})), 201, "").await;
+    let mut held = Vec::new();
+    for last in [2, 2, 2, 3] {
+        let mut stream = stranger(&api, last).await;
+        stream.write_all(b"GET /v1/status HTTP/1.1\r\n").await.unwrap();
+        held.push(stream);
+    }
+    for last in [2, 3, 4] {
+        assert_eq!(rest(&mut stranger(&api, last).await).await, "", "closed at once");
+    }
+    let device = api.expect(("POST", &format!("{MAC}/revoke"), Value::Null), 200, "").await;
+    assert_eq!(device["state"], "revoked");
+    api.stop.send_replace(true);
+    tokio::time::timeout(WITHIN, api.served).await.expect("it ends in time").unwrap().unwrap();
+    drop(held);
+}
+
+#[tokio::test]
+async fn without_the_token_a_connection_is_good_for_one_answer() {
+    let api = server_with(tempfile::tempdir().unwrap(), Limits { read: Duration::from_millis(300), ..serve::LIMITS }).await;
+    for head in ["", "Authorization: Bearer x\r\n", "Content-Length: 100\r\n"] {
+        let mut stream = stranger(&api, 2).await;
+        stream.write_all(format!("GET /v1/status HTTP/1.1\r\nHost: x\r\n{head}\r\n").as_bytes()).await.unwrap();
+        let answer = rest(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("connection: close"), "{answer}");
+    }
+    for start in ["", "GET /v1/status HTTP/1.1\r\nHost:"] {
+        let mut stream = stranger(&api, 2).await;
+        stream.write_all(start.as_bytes()).await.unwrap();
+        assert!(!rest(&mut stream).await.starts_with("HTTP/1.1 200"), "slow");
+    }
+}
+
+/// Begins an upload that never ends by itself.
+async fn upload(api: &Server, name: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(api.address).await.unwrap();
+    let head = format!(
+        "PUT /v1/masters/{name} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n",
+        api.token,
+        1_u64 << 40
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_makes_progress_outlives_the_lifetime_of_a_connection_and_a_stuck_one_does_not() {
+    let lifetime = Duration::from_millis(500);
+    let api = server_with(tempfile::tempdir().unwrap(), Limits { lifetime, ..serve::LIMITS }).await;
+    let mut stuck = upload(&api, "a_tpl_stuck.img").await;
+    assert_eq!(rest(&mut stuck).await, "", "cut off");
+    let mut moving = upload(&api, "a_tpl_moving.img").await;
+    let started = std::time::Instant::now();
+    let zeros = vec![0; 256 << 10];
+    while started.elapsed() < 4 * lifetime {
+        moving.write_all(&zeros).await.expect("an upload that moves is not cut off");
+    }
 }

@@ -8,6 +8,7 @@ mod body;
 
 use crate::artifacts;
 use crate::boot_plane::{self, Answer, BootPlane, Peer};
+use crate::listen::limits::{self, Limits, Places};
 use crate::shared::SharedRef;
 use body::Body;
 use http_body_util::{BodyExt as _, Limited};
@@ -19,13 +20,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use kurrent_core::http::{Form, Span, span};
 use kurrent_core::timeline::Step;
 use kurrent_sys::clock;
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
 /// hyper's smallest buffer; a request head of ours is under 1 KiB.
 const MAX_HEAD_BYTES: usize = 8192;
@@ -36,27 +35,14 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(30);
 /// After a failed accept (no file descriptors left), let others finish.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What strangers can have.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Connections in all: each holds at most about 150 KiB.
-    pub connections: usize,
-    /// Connections of one address: iPXE uses one or two, a person's browser six.
-    pub per_address: usize,
-    /// For a request head, and for a form. Also how long an idle connection is kept.
-    pub read: Duration,
-    /// A peer that takes nothing for so long is gone.
-    pub stall: Duration,
-    /// No connection lives longer: a peer that takes one octet a minute would hold it for ever.
-    pub lifetime: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let secs = Duration::from_secs;
-        Self { connections: 2048, per_address: 64, read: secs(15), stall: secs(60), lifetime: secs(1800) }
-    }
-}
+/// A connection holds at most about 150 KiB. iPXE uses one or two, a person's browser six.
+pub const LIMITS: Limits = Limits {
+    connections: 2048,
+    per_address: 64,
+    read: Duration::from_secs(15),
+    stall: Duration::from_secs(60),
+    lifetime: Duration::from_secs(1800),
+};
 
 /// Serves the boot plane on the boot network address until the process ends.
 ///
@@ -68,7 +54,7 @@ pub async fn serve(shared: SharedRef) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).await.map_err(|e| anyhow::Error::new(e).context(format!("boot plane: bind {address}")))?;
     tracing::info!(%address, "boot plane is served");
     let plane = BootPlane::new(shared, Arc::new(boot_plane::issue_when_exported), clock::now());
-    serve_on(Arc::new(plane), listener, Limits::default()).await
+    serve_on(Arc::new(plane), listener, LIMITS).await
 }
 
 /// Serves the boot plane on a socket that is bound already.
@@ -76,8 +62,7 @@ pub async fn serve(shared: SharedRef) -> anyhow::Result<()> {
 /// # Errors
 /// Never: a failed accept is logged and tried again.
 pub async fn serve_on(plane: Arc<BootPlane>, listener: TcpListener, limits: Limits) -> anyhow::Result<()> {
-    let all = Arc::new(Semaphore::new(limits.connections));
-    let per_address = Arc::new(PerAddress::default());
+    let places = Places::new(limits.connections, limits.per_address);
     let mut expire = tokio::time::interval(EXPIRE_EVERY);
     loop {
         let accepted = tokio::select! {
@@ -96,22 +81,18 @@ pub async fn serve_on(plane: Arc<BootPlane>, listener: TcpListener, limits: Limi
             }
         };
         // Too many: closed at once. A machine asks again; the ones being served are not disturbed.
-        let (Ok(permit), Some(place)) = (Arc::clone(&all).try_acquire_owned(), per_address.take(&peer, limits.per_address)) else {
-            continue;
-        };
+        let Some(place) = places.take(peer.ip()) else { continue };
         let plane = Arc::clone(&plane);
         tokio::spawn(async move {
             connection(plane, stream, peer, limits).await;
-            drop((permit, place));
+            drop(place);
         });
     }
 }
 
 async fn connection(plane: Arc<BootPlane>, stream: TcpStream, peer: SocketAddr, limits: Limits) {
     let IpAddr::V4(address) = peer.ip() else { return };
-    // Unsent data: the kernel gives up, also when the peer's window stays shut.
-    let stalled = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(limits.stall));
-    if stalled.and_then(|()| stream.set_nodelay(true)).is_err() {
+    if limits::set_up(&stream, limits.stall).is_err() {
         return;
     }
     let service = service_fn(move |request| {
@@ -276,36 +257,6 @@ async fn file(plane: &BootPlane, peer: Peer, name: &'static str, request: &Reque
 fn insert(response: &mut Response<Body>, name: hyper::header::HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
-    }
-}
-
-/// Connections open now, by address.
-#[derive(Default)]
-struct PerAddress(Mutex<HashMap<IpAddr, usize>>);
-
-struct Place(Arc<PerAddress>, IpAddr);
-
-impl PerAddress {
-    fn take(self: &Arc<Self>, peer: &SocketAddr, most: usize) -> Option<Place> {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = map.entry(peer.ip()).or_default();
-        if *open >= most {
-            return None;
-        }
-        *open += 1;
-        Some(Place(Arc::clone(self), peer.ip()))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut map = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = map.get_mut(&self.1) {
-            *open = open.saturating_sub(1);
-            if *open == 0 {
-                map.remove(&self.1);
-            }
-        }
     }
 }
 

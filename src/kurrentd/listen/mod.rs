@@ -1,6 +1,7 @@
-//! One task per protocol.
+//! One task per protocol, and the limits that their peers have.
 
 pub mod dhcp;
 pub mod http;
+pub mod limits;
 mod quiet;
 pub mod tftp;

@@ -86,7 +86,7 @@ impl Reply {
 
 #[tokio::test]
 async fn every_answer_says_its_length_as_the_most_literal_client_reads_it() {
-    let server = served(Limits::default()).await;
+    let server = served(LIMITS).await;
     server.put("kurrent-attest.efi", b"MZ program");
     for (path, status) in
         [("/boot.ipxe", 200), ("/files/kurrent-attest.efi", 200), ("/files/autoexec.ipxe", 200), ("/nothing", 404), ("/boot-vars", 405)]
@@ -113,7 +113,7 @@ fn ipxe_text(server: &Served) -> String {
 
 #[tokio::test]
 async fn files_are_streamed_whole_in_parts_and_over_one_connection() {
-    let server = served(Limits::default()).await;
+    let server = served(LIMITS).await;
     let kernel: Vec<u8> = (0..300_001u32).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
     server.put("worker/vmlinuz", &kernel);
     let whole = server.get("/files/worker/vmlinuz", "").await;
@@ -148,7 +148,7 @@ async fn files_are_streamed_whole_in_parts_and_over_one_connection() {
 
 #[tokio::test]
 async fn only_names_of_the_table_are_served() {
-    let server = served(Limits::default()).await;
+    let server = served(LIMITS).await;
     server.put("other", b"x");
     std::os::unix::fs::symlink("/etc/passwd", server.bench.folder.path().join("files/link")).unwrap();
     for path in [
@@ -177,7 +177,7 @@ async fn only_names_of_the_table_are_served() {
 
 #[tokio::test]
 async fn a_whole_boot_over_the_wire() {
-    let server = served(Limits::default()).await;
+    let server = served(LIMITS).await;
     server.bench.open_window().await;
     let device = key();
     let pooled = server.post("/devices/report", &report_form(MAC, &device)).await;
@@ -196,7 +196,7 @@ async fn a_whole_boot_over_the_wire() {
 
 #[tokio::test]
 async fn k12_a_revoked_address_hears_an_empty_404_everywhere() {
-    let server = served(Limits::default()).await;
+    let server = served(LIMITS).await;
     server.put("kurrent-attest.efi", b"MZ");
     server.bench.open_window().await;
     server.post("/devices/report", &report_form(MAC, &key())).await;
@@ -215,7 +215,7 @@ async fn k12_a_revoked_address_hears_an_empty_404_everywhere() {
 
 #[tokio::test]
 async fn what_is_oversized_or_malformed_is_refused_and_the_server_lives_on() {
-    let server = served(Limits::default()).await;
+    let server = served(LIMITS).await;
     let long = format!("mac={}", "x".repeat(MAX_FORM_BYTES));
     assert_eq!(server.post("/devices/report", &long).await.status, 413);
     assert_eq!(server.post("/devices/report", "mac").await.status, 400);
@@ -242,7 +242,7 @@ async fn what_is_oversized_or_malformed_is_refused_and_the_server_lives_on() {
 
 #[tokio::test]
 async fn slow_clients_are_cut_off_and_do_not_keep_others_out() {
-    let server = served(Limits { read: Duration::from_millis(300), ..Limits::default() }).await;
+    let server = served(Limits { read: Duration::from_millis(300), ..LIMITS }).await;
     // One sends nothing, one a head without end, one a form without end.
     let starts: [&[u8]; 3] =
         [b"", b"GET /boot.ipxe HTTP/1.1\r\nHost:", b"POST /devices/report HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nmac="];
@@ -264,7 +264,7 @@ async fn slow_clients_are_cut_off_and_do_not_keep_others_out() {
 
 #[tokio::test]
 async fn who_takes_nothing_of_what_it_asked_for_does_not_hold_its_place_for_ever() {
-    let server = served(Limits { per_address: 1, lifetime: Duration::from_millis(500), ..Limits::default() }).await;
+    let server = served(Limits { per_address: 1, lifetime: Duration::from_millis(500), ..LIMITS }).await;
     server.put("worker/vmlinuz", &vec![7; 16 << 20]);
     let mut stream = server.connect().await;
     stream.write_all(b"GET /files/worker/vmlinuz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
@@ -277,7 +277,7 @@ async fn who_takes_nothing_of_what_it_asked_for_does_not_hold_its_place_for_ever
 
 #[tokio::test]
 async fn one_address_can_not_take_all_connections() {
-    let server = served(Limits { per_address: 4, ..Limits::default() }).await;
+    let server = served(Limits { per_address: 4, ..LIMITS }).await;
     let mut held = Vec::new();
     for _ in 0..4 {
         let mut stream = server.connect().await;
@@ -294,7 +294,7 @@ async fn one_address_can_not_take_all_connections() {
 
 #[tokio::test]
 async fn a_file_that_shrinks_while_it_is_sent_breaks_the_connection_instead_of_being_padded() {
-    let server = served(Limits::default()).await;
+    let server = served(LIMITS).await;
     server.put("worker/stage1.img", &vec![7; 16 << 20]);
     let mut stream = server.connect().await;
     stream.write_all(b"GET /files/worker/stage1.img HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
