@@ -2,7 +2,7 @@
 //!
 //! One JSON object a line; each line holds the SHA-256 of the one before, across rotated files, so that a removed or
 //! changed line shows. Files rotate by size and the oldest is dropped. What strangers cause is limited: repeats of one
-//! event are counted instead of written, and all strangers together have a budget a minute.
+//! event are counted instead of written, and all strangers together have a budget a minute and a part of the queue.
 //!
 //! The ledger writer records every change (and refusal) of a ledger, device reports included; others record what is theirs.
 
@@ -15,13 +15,16 @@ use kurrent_core::time::Wall;
 use limit::{Limit, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const QUEUE: usize = 4096;
+/// So many of them may be of strangers.
+const QUEUE_OF_STRANGERS: usize = QUEUE / 4 * 3;
 /// How often counted repeats are written.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -103,6 +106,9 @@ enum Message {
 pub struct Audit {
     events: SyncSender<Message>,
     lost: Arc<AtomicU64>,
+    /// Events of strangers in the queue.
+    strangers: Arc<AtomicUsize>,
+    fault: Arc<Mutex<Option<String>>>,
     refusals: Arc<Mutex<VecDeque<String>>>,
     path: PathBuf,
 }
@@ -117,15 +123,24 @@ impl Audit {
     ///
     /// # Errors
     /// The file can not be read or opened.
-    pub fn open(folder: &Path) -> std::io::Result<Self> {
+    pub fn open(folder: &Path) -> io::Result<Self> {
         kurrent_sys::store::private_folder(folder)?;
         let path = folder.join("operations.jsonl");
         let log = Log::open(&path)?;
         let (events, events_in) = sync_channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
-        let writer = Writer { log, limit: Limit::default(), lost: Arc::clone(&lost), fault: false };
+        let (strangers, fault) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Option<String>>>::default());
+        let writer = Writer {
+            log,
+            limit: Limit::default(),
+            lost: Arc::clone(&lost),
+            strangers: Arc::clone(&strangers),
+            unwritten: 0,
+            batch: None,
+            fault: Arc::clone(&fault),
+        };
         std::thread::Builder::new().name("audit".into()).spawn(move || writer.run(&events_in))?;
-        Ok(Self { events, lost, refusals: Arc::default(), path })
+        Ok(Self { events, lost, strangers, fault, refusals: Arc::default(), path })
     }
 
     /// Queues an event. Never blocks; when a flood fills the queue, events are counted and the count is written instead.
@@ -133,9 +148,20 @@ impl Audit {
         if !GRANTED.contains(&event.result.as_str()) {
             self.show_refusal(&event);
         }
-        if self.events.try_send(Message::Event(event)).is_err() {
+        let stranger = limit::is_limited(&event);
+        let crowded = stranger && self.strangers.fetch_add(1, Ordering::Relaxed) >= QUEUE_OF_STRANGERS;
+        if crowded || self.events.try_send(Message::Event(event)).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
+            if stranger {
+                self.strangers.fetch_sub(1, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Why the audit can not be written now, if so, with what to do.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn show_refusal(&self, event: &Event) {
@@ -167,7 +193,7 @@ impl Audit {
     ///
     /// # Errors
     /// A file can not be read.
-    pub fn read(&self, filter: &Filter) -> std::io::Result<Vec<Entry>> {
+    pub fn read(&self, filter: &Filter) -> io::Result<Vec<Entry>> {
         self.flush();
         file::read(&self.path, filter.limit.unwrap_or(100).clamp(1, 1000), &|e| filter.matches(e))
     }
@@ -177,8 +203,12 @@ struct Writer {
     log: Log,
     limit: Limit,
     lost: Arc<AtomicU64>,
-    /// A failure was logged; not again until a write succeeds.
-    fault: bool,
+    strangers: Arc<AtomicUsize>,
+    /// Events that the disk refused; told when it takes events again.
+    unwritten: u64,
+    /// What became of this batch: the first failure, or a success. `None`: nothing was to be written.
+    batch: Option<io::Result<()>>,
+    fault: Arc<Mutex<Option<String>>>,
 }
 
 impl Writer {
@@ -197,51 +227,69 @@ impl Writer {
                 }
             }
             self.tell_repeats(!flushes.is_empty());
-            let result = self.log.sync();
-            self.note(result);
+            self.end_batch();
             for done in flushes {
                 // Whoever waits may have gone.
                 let _ = done.send(());
             }
         }
         self.tell_repeats(true);
-        let result = self.log.sync();
-        self.note(result);
+        self.end_batch();
     }
 
     fn event(&mut self, event: Event) {
-        let now = kurrent_sys::clock::now();
-        match self.limit.take(&event, now.mono) {
-            Verdict::Write => {
-                let result = self.log.append(&event, None, now.wall);
-                self.note(result);
-            }
+        if limit::is_limited(&event) {
+            self.strangers.fetch_sub(1, Ordering::Relaxed);
+        }
+        match self.limit.take(&event, kurrent_sys::clock::now().mono) {
+            Verdict::Write => self.append(&event, None),
             Verdict::Counted => {}
         }
     }
 
+    fn append(&mut self, event: &Event, repeated: Option<u64>) {
+        let result = self.log.append(event, repeated, kurrent_sys::clock::now().wall);
+        if result.is_err() {
+            self.unwritten = self.unwritten.saturating_add(repeated.unwrap_or(1));
+        }
+        self.note(result);
+    }
+
     fn tell_repeats(&mut self, all: bool) {
-        let now = kurrent_sys::clock::now();
-        let lost = self.lost.swap(0, Ordering::Relaxed);
-        let lost = (lost > 0).then(|| {
-            let event = Event { actor: "system".into(), verb: "audit", device: None, object: String::new(), result: "queue_full".into() };
-            (event, lost)
-        });
-        for (event, count) in self.limit.due(now.mono, all).into_iter().chain(lost) {
-            let result = self.log.append(&event, Some(count), now.wall);
-            self.note(result);
+        let of_audit = |result: &str, count: u64| {
+            let event = Event { actor: "system".into(), verb: "audit", device: None, object: String::new(), result: result.into() };
+            (count > 0).then_some((event, count))
+        };
+        let unwritten = of_audit("write_failed", std::mem::take(&mut self.unwritten));
+        let lost = of_audit("queue_full", self.lost.swap(0, Ordering::Relaxed));
+        let due = self.limit.due(kurrent_sys::clock::now().mono, all);
+        for (event, count) in due.into_iter().chain(lost).chain(unwritten) {
+            self.append(&event, Some(count));
         }
     }
 
-    fn note(&mut self, result: std::io::Result<()>) {
-        match result {
-            Ok(()) => self.fault = false,
-            Err(e) if !self.fault => {
-                tracing::error!("the audit can not be written: {e}");
-                self.fault = true;
-            }
-            Err(_) => {}
+    fn note(&mut self, result: io::Result<()>) {
+        if !matches!(self.batch, Some(Err(_))) {
+            self.batch = Some(result);
         }
+    }
+
+    /// Makes the batch durable, and the fault what it showed.
+    fn end_batch(&mut self) {
+        if self.batch.is_none() {
+            return;
+        }
+        let result = self.log.sync();
+        self.note(result);
+        let failed = self.batch.take().and_then(Result::err);
+        let now = failed.map(|e| format!("the audit can not be written: {e}; make room on the data partition or check the disk"));
+        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*fault, &now) {
+            (None, Some(what)) => tracing::error!("{what}"),
+            (Some(_), None) => tracing::info!("the audit is written again"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        *fault = now;
     }
 }
 

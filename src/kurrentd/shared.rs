@@ -98,11 +98,12 @@ impl Shared {
         }))
     }
 
-    /// [`Faults::list`] and what is wrong with the ledgers.
+    /// [`Faults::list`], and what is wrong with the ledgers and the audit.
     #[must_use]
     pub fn all_faults(&self) -> Vec<String> {
         let ledger = self.ledger.fault().map(|f| format!("ledger: {f}"));
-        ledger.into_iter().chain(self.faults.list()).collect()
+        let audit = self.audit.fault().map(|f| format!("audit: {f}"));
+        ledger.into_iter().chain(audit).chain(self.faults.list()).collect()
     }
 
     /// Whether whoever has this address is to be answered by silence.

@@ -76,13 +76,18 @@ impl Log {
 
     fn rotate(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
-        for n in (1..KEPT).rev() {
-            match std::fs::rename(rotated(&self.path, n), rotated(&self.path, n + 1)) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
+        // Not there: the last rotation moved it and came no further. To shift again would drop the oldest for nothing.
+        if self.path.try_exists()? {
+            // For the same reason only files before the first gap move.
+            let mut gap = 1;
+            while gap < KEPT && rotated(&self.path, gap).try_exists()? {
+                gap += 1;
             }
+            for n in (1..gap).rev() {
+                std::fs::rename(rotated(&self.path, n), rotated(&self.path, n + 1))?;
+            }
+            std::fs::rename(&self.path, rotated(&self.path, 1))?;
         }
-        std::fs::rename(&self.path, rotated(&self.path, 1))?;
         self.file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&self.path)?;
         self.size = 0;
         Ok(())

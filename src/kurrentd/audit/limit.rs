@@ -1,5 +1,6 @@
 //! What strangers cause must not fill the disk: repeats are counted, and all of them together have a budget a minute.
-//! What people (`admin`) and the appliance (`system`) do is always written.
+//! What people (`admin`) and the appliance (`system`) do is always written, and so is what was granted to a device: nobody may
+//! hide an admission behind noise.
 
 use super::Event;
 use kurrent_core::time::Mono;
@@ -13,6 +14,15 @@ const BUDGET: u32 = 120;
 const WINDOW: Duration = Duration::from_secs(60);
 /// Different events remembered; others fall under the budget only.
 const MAX_KINDS: usize = 1024;
+
+/// What a device is granted, and what bounds it: the ledger's size and the window, the window or an order, the challenges of a
+/// device that a minute may use up.
+const GRANTS: [(&str, &str); 3] = [("report", "admitted"), ("report", "key_stored"), ("boot-vars", "ok")];
+
+/// Whether an event counts against the limits of strangers.
+pub(super) fn is_limited(event: &Event) -> bool {
+    !(event.actor == "admin" || event.actor == "system" || GRANTS.contains(&(event.verb, event.result.as_str())))
+}
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -38,7 +48,7 @@ pub(super) struct Limit {
 
 impl Limit {
     pub(super) fn take(&mut self, event: &Event, now: Mono) -> Verdict {
-        if event.actor == "admin" || event.actor == "system" {
+        if !is_limited(event) {
             return Verdict::Write;
         }
         if now.since(self.since) >= WINDOW {
@@ -118,5 +128,20 @@ mod tests {
         assert_eq!(written, 120);
         assert_eq!(limit.due(at, true).into_iter().map(|d| d.1).sum::<u64>(), 5000 - 120);
         assert!((0..500).all(|n| limit.take(&event("admin", n), at) == Verdict::Write));
+    }
+
+    #[test]
+    fn strangers_can_not_hide_what_a_device_is_granted() {
+        let mut limit = Limit::default();
+        let at = Mono(Duration::from_secs(1000));
+        (0..5000).for_each(|n| drop(limit.take(&event("device", n), at)));
+        for (verb, result) in GRANTS {
+            let granted = Event { verb, result: result.into(), ..event("device 02:00:00:00:00:01", 1) };
+            assert!((0..10).all(|_| limit.take(&granted, at) == Verdict::Write), "{verb} {result}");
+        }
+        for (verb, result) in [("report", "knocking"), ("report", "key_mismatch"), ("boot-vars", "verify_failed"), ("stage1", "ok")] {
+            let other = Event { verb, result: result.into(), ..event("device 02:00:00:00:00:01", 1) };
+            assert_eq!(limit.take(&other, at), Verdict::Counted, "{verb} {result}");
+        }
     }
 }

@@ -70,3 +70,87 @@ fn it_rotates_by_size_keeps_the_chain_and_drops_the_oldest() {
     let all = file::read(&path, 1000, &|_| true).unwrap();
     assert_eq!((all.len(), all.last().map(|e| e.seq)), (1000, Some(12_000)));
 }
+
+/// A log that rotates with the next event, and what its rotated files hold.
+fn full_log(folder: &Path, rotated: std::ops::RangeInclusive<u8>) -> Log {
+    let path = folder.join("operations.jsonl");
+    let mut log = Log::open(&path).unwrap();
+    let long = Event { object: "x".repeat(256), ..event("bind", 1, "ok") };
+    while path.metadata().unwrap().len() < 4 << 20 {
+        log.append(&long, None, kurrent_sys::clock::now().wall).unwrap();
+    }
+    for n in rotated {
+        std::fs::write(folder.join(format!("operations.jsonl.{n}")), n.to_string()).unwrap();
+    }
+    log
+}
+
+#[test]
+fn a_rotation_that_came_half_way_is_finished_and_costs_no_history() {
+    let text = |folder: &Path, n: u8| std::fs::read_to_string(folder.join(format!("operations.jsonl.{n}"))).unwrap_or_default();
+    let wall = kurrent_sys::clock::now().wall;
+    // The file was moved, the new one could not be opened.
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = full_log(folder.path(), 2..=9);
+    let path = folder.path().join("operations.jsonl");
+    std::fs::rename(&path, folder.path().join("operations.jsonl.1")).unwrap();
+    for _ in 0..12 {
+        log.append(&event("bind", 1, "ok"), None, wall).unwrap();
+    }
+    assert_eq!((2..=9).map(|n| text(folder.path(), n)).collect::<String>(), "23456789");
+    let all = file::read(&path, 1000, &|_| true).unwrap();
+    assert!(all.windows(2).all(|w| w[0].seq + 1 == w[1].seq), "the chain goes on");
+    // The shift came to a gap and no further.
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = full_log(folder.path(), 1..=9);
+    std::fs::remove_file(folder.path().join("operations.jsonl.4")).unwrap();
+    log.append(&event("bind", 1, "ok"), None, wall).unwrap();
+    assert_eq!((2..=9).map(|n| text(folder.path(), n)).collect::<String>(), "12356789");
+    // No gap: the oldest goes.
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = full_log(folder.path(), 1..=9);
+    log.append(&event("bind", 1, "ok"), None, wall).unwrap();
+    assert_eq!((2..=9).map(|n| text(folder.path(), n)).collect::<String>(), "12345678");
+}
+
+#[test]
+fn an_audit_that_can_not_be_written_is_a_fault_until_it_can_and_tells_how_much_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = full_log(folder.path(), 1..=9);
+    // A folder where the oldest goes: rotation fails, and with it the next event.
+    let blocker = folder.path().join("operations.jsonl.9");
+    std::fs::remove_file(&blocker).unwrap();
+    std::fs::create_dir(&blocker).unwrap();
+    assert!(log.append(&event("bind", 1, "ok"), None, kurrent_sys::clock::now().wall).is_err());
+    drop(log);
+    let audit = Audit::open(folder.path()).unwrap();
+    assert_eq!(audit.fault(), None);
+    for n in 0..3 {
+        audit.record(event("bind", n, "ok"));
+        audit.flush();
+        assert!(audit.fault().is_some_and(|f| f.contains("audit")), "event {n}");
+    }
+    std::fs::remove_dir(&blocker).unwrap();
+    audit.record(event("revoke", 1, "ok"));
+    let all = audit.read(&Filter { limit: Some(2), ..Filter::default() }).unwrap();
+    assert_eq!(
+        all.iter().map(|e| (e.verb.as_str(), e.result.as_str(), e.repeated)).collect::<Vec<_>>(),
+        [("revoke", "ok", None), ("audit", "write_failed", Some(3)),]
+    );
+    assert_eq!(audit.fault(), None);
+}
+
+#[test]
+fn a_flood_of_strangers_leaves_room_in_the_queue_for_what_must_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (events, queued) = sync_channel(QUEUE);
+    let audit = Audit { events, ..Audit::open(folder.path()).unwrap() };
+    let stranger = Event { actor: "device".into(), ..event("report", 1, "no_key") };
+    (0..2 * QUEUE).for_each(|_| audit.record(stranger.clone()));
+    audit.record(Event { actor: "device".into(), ..event("report", 2, "admitted") });
+    audit.record(event("revoke", 2, "ok"));
+    let kept: Vec<Event> = queued.try_iter().filter_map(|m| if let Message::Event(e) = m { Some(e) } else { None }).collect();
+    let verbs: Vec<&str> = kept.iter().filter(|e| !limit::is_limited(e)).map(|e| e.result.as_str()).collect();
+    assert_eq!(verbs, ["admitted", "ok"]);
+    assert_eq!(usize::try_from(audit.lost.load(Ordering::Relaxed)).unwrap(), 2 * QUEUE + 2 - kept.len());
+}
