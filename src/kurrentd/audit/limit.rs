@@ -134,7 +134,7 @@ mod tests {
     fn strangers_can_not_hide_what_a_device_is_granted() {
         let mut limit = Limit::default();
         let at = Mono(Duration::from_secs(1000));
-        (0..5000).for_each(|n| drop(limit.take(&event("device", n), at)));
+        assert!((0..5000).any(|n| limit.take(&event("device", n), at) == Verdict::Counted), "the budget is spent");
         for (verb, result) in GRANTS {
             let granted = Event { verb, result: result.into(), ..event("device 02:00:00:00:00:01", 1) };
             assert!((0..10).all(|_| limit.take(&granted, at) == Verdict::Write), "{verb} {result}");
