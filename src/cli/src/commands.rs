@@ -102,6 +102,14 @@ fn target(answer: &Value) -> String {
     [exports, sessions].into_iter().chain(faults).collect::<Vec<_>>().join("\n\n")
 }
 
+fn timeline(boot: &Value) -> String {
+    let marks = table(boot, "marks", MARKS, "no step seen");
+    match at(boot, "fault") {
+        Value::Null => marks,
+        fault => format!("{marks}\nstopped: {}", text(fault)),
+    }
+}
+
 async fn audit(client: &Client, form: Form, filter: &Audit) -> Result<(), Failure> {
     let pairs = [
         ("device", filter.device.map(|d| d.to_string())),
@@ -140,10 +148,7 @@ async fn device(client: &Client, form: Form, command: Device) -> Result<(), Fail
         Device::Get { mac } => return show(form, &client.get(&path(mac)).await?, fields),
         Device::Timeline { mac } => {
             let boot = client.get(&format!("{}/timeline", path(mac))).await?;
-            return show(form, &boot, |boot| {
-                let marks = table(boot, "marks", MARKS, "no step seen");
-                if at(boot, "fault").is_null() { marks } else { format!("{marks}\nstopped: {}", text(at(boot, "fault"))) }
-            });
+            return show(form, &boot, timeline);
         }
         Device::Purge { mac } => {
             client.ask(Method::DELETE, &path(mac), None).await?;
@@ -280,4 +285,21 @@ async fn import(client: &Client, form: Form, path: &Path, name: Option<FileName>
     let upload = Upload::new(file, meta.len(), format!("sending {name}"));
     let answer = client.send(Method::PUT, &format!("/v1/masters/{name}"), upload).await?;
     show(form, &answer, |_| format!("master {name} is there"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeline_is_a_table_of_steps_and_says_where_it_stopped() {
+        let mark = |step, at, ms| json!({ "step": step, "at": at, "since_start_ms": ms });
+        let marks = [mark("dhcp", "2026-11-30T10:00:00.123456Z", 0), mark("script", "2026-11-30T10:00:07.5Z", 7377)];
+        let table = "STEP    AT                    MS\n\
+                     dhcp    2026-11-30T10:00:00Z  0\n\
+                     script  2026-11-30T10:00:07Z  7377";
+        assert_eq!(timeline(&json!({ "marks": marks, "fault": null })), table);
+        assert_eq!(timeline(&json!({ "marks": marks, "fault": "no\u{1b} key" })), format!("{table}\nstopped: no? key"));
+        assert_eq!(timeline(&json!({ "marks": [], "fault": "no key" })), "no step seen\nstopped: no key");
+    }
 }
