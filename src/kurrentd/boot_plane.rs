@@ -13,7 +13,7 @@ use crate::credentials::{self, BootFacts};
 use crate::shared::{Shared, SharedRef};
 use boots::Boots;
 use hyper::body::Bytes;
-use kurrent_core::boot::{self, BootId, Evidence, Grant, Refusal, Standing, Wait};
+use kurrent_core::boot::{self, BootId, Evidence, Grant, Proven, Refusal, Standing};
 use kurrent_core::http::Form;
 use kurrent_core::id::MacAddr;
 use kurrent_core::ipxe;
@@ -154,16 +154,11 @@ impl BootPlane {
         if !because.is_empty() {
             wait.reason = format!("{}: {because}", wait.reason);
         }
-        let Some(mac) = mac else { return self.wait(Standing::Unknown, &wait, "") };
-        self.shared.timelines.fault(mac, &wait.reason, now);
-        self.wait(Standing::of(&self.shared.ledger.snapshot(), mac), &wait, "")
-    }
-
-    fn wait(&self, standing: Standing, wait: &Wait, age: &str) -> Answer {
-        // Half of the lease, as a DHCP client does (RFC 2131 section 4.4.5); iPXE itself never renews.
-        let renew_at = self.shared.config.dhcp.lease_secs / 2;
-        let renew = age.parse::<u32>().is_ok_and(|age| age >= renew_at);
-        Answer::Script(ipxe::wait_script(standing, wait, renew))
+        let standing = mac.map_or(Standing::Unknown, |mac| Standing::of(&self.shared.ledger.snapshot(), mac));
+        if let Some(mac) = mac {
+            self.shared.timelines.fault(mac, &wait.reason, now);
+        }
+        Answer::Script(ipxe::wait_script(standing, &wait, refusal.needs_lease()))
     }
 
     /// The script that every machine starts with.
@@ -186,6 +181,9 @@ impl BootPlane {
             Ok(mac) => mac,
             Err(refusal) => return self.refuse(form.get("mac").parse().ok(), VERB, refusal, now),
         };
+        if let Err(refusal) = boot::may_report(self.shared.config.dhcp.mode, peer.lease, mac) {
+            return self.refuse(Some(mac), VERB, refusal, now);
+        }
         self.shared.timelines.mark(mac, Step::Script, now);
         let report = Report::read(mac, form);
         let has_key = report.has_key();
@@ -206,7 +204,10 @@ impl BootPlane {
         if !has_key && !firmware_fault.is_empty() {
             self.shared.timelines.fault(mac, Refusal::of_firmware(firmware_fault).line(), now);
         }
-        self.wait(standing, &wait, form.get("age"))
+        // Half of the lease, as a DHCP client does (RFC 2131 section 4.4.5); iPXE itself never renews.
+        let renew_at = self.shared.config.dhcp.lease_secs / 2;
+        let renew = form.get("age").parse::<u32>().is_ok_and(|age| age >= renew_at);
+        Answer::Script(ipxe::wait_script(standing, &wait, renew))
     }
 
     /// `POST /devices/challenge`.
@@ -242,6 +243,9 @@ impl BootPlane {
         match decided {
             Ok(answer) => answer,
             Err(Refused(refusal, _)) if json && !refusal.is_silent() => {
+                if refusal.is_audited() {
+                    self.audit(Some(mac), VERB, "", refusal.code());
+                }
                 let standing = Standing::of(&ledger, mac).word();
                 Answer::Json(
                     serde_json::json!({"mac": mac, "state": standing, "code": refusal.code(), "reason": refusal.line()}).to_string(),
@@ -264,7 +268,13 @@ impl BootPlane {
             return Ok(Answer::Json(preview(&grant)));
         }
         // Without a key agreed on there is nothing to seal to, and nothing secret travels in clear.
-        let (Ok(outstanding), Some(answer)) = (found, answer) else { return Err(Refusal::NoChannel.into()) };
+        let Ok(outstanding) = found else { return Err(Refusal::NoChannel.into()) };
+        if proven == Proven::Unsealable {
+            // The answer was genuine: it is good for no second look either.
+            let first = self.challenges.use_up(mac, &outstanding, now);
+            return Err(if first { Refusal::NoChannel } else { Refusal::TooMany }.into());
+        }
+        let Some(answer) = answer else { return Err(Refusal::NoChannel.into()) };
         let session = answer.session(&outstanding.secret, Side::Appliance).map_err(|_| Refusal::VerifyFailed)?;
         let boot_id = BootId::from_random(entropy::random());
         let report_key = Zeroizing::new(entropy::random());

@@ -2,7 +2,7 @@
 //! what is wrong and what to do; all faults of meaning are told at once.
 
 use crate::yaml::{Fault, located, parse};
-use kurrent_core::config::{BootNetwork, Config, DhcpMode, InterfaceChoice, Kernel, Uplink, UplinkMode, default_range, host_range};
+use kurrent_core::config::{BootNetwork, Config, DhcpMode, InterfaceChoice, Uplink, UplinkMode, default_range, host_range};
 use kurrent_core::id::MacAddr;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -180,13 +180,13 @@ impl Reader {
         }
         self.http(&mut config, spec.http.unwrap_or_default());
         let boot = spec.boot.unwrap_or_default();
-        let kernel = self.parsed("spec.boot.kernel", boot.kernel, "appliance or disk", |t| match t {
-            "appliance" => Some(Kernel::Appliance),
-            "disk" => Some(Kernel::Disk),
-            _ => None,
+        // Keys of the form whose other values do nothing yet: refused, not taken and forgotten.
+        self.parsed("spec.boot.kernel", boot.kernel, "appliance: a worker's own kernel ('disk') is not in this version", |t| {
+            (t == "appliance").then_some(())
         });
-        config.kernel = kernel.unwrap_or(config.kernel);
-        config.debug_shell = self.switch("spec.boot.debugShell", boot.debug_shell).unwrap_or(config.debug_shell);
+        self.parsed("spec.boot.debugShell", boot.debug_shell, "off: the shell is not in this version", |t| {
+            matches!(t.to_ascii_lowercase().as_str(), "off" | "false" | "no").then_some(())
+        });
         let minutes = spec.registration.unwrap_or_default().minutes;
         config.registration_minutes =
             self.number("spec.registration.minutes", minutes, "1 to 60", 1, 60).unwrap_or(config.registration_minutes);

@@ -242,7 +242,6 @@ pub fn for_boot(store: &CredentialStore, config: &Config, ledger: &Ledger, facts
         host_secret: record.host_secret,
         controller_secret: record.controller_secret,
         namespace: disk.uuid,
-        debug_shell: false,
     })
 }
 

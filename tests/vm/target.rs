@@ -209,7 +209,6 @@ fn credentials() -> Credentials {
         host_secret: secret(1),
         controller_secret: secret(!1),
         namespace: uuid::Uuid::from_u128(0x1111_2222_3333_4444_5555_6666_7777_8888),
-        debug_shell: false,
     }
 }
 

@@ -4,6 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use kurrent_attest::Refusal;
 use kurrent_attest::smbios::{self, Memory};
+use kurrent_attest::stored::{self, Found, Got};
 use kurrent_handshake::VARIABLE_GUID;
 use uefi::boot::{self, OpenProtocolAttributes, OpenProtocolParams};
 use uefi::proto::loaded_image::LoadedImage;
@@ -53,18 +54,20 @@ fn name16(name: &str) -> Result<CString16, Refusal> {
 /// [`Refusal::Firmware`] when the store fails, or the variable is ours but not `N` octets: it is never overwritten.
 pub fn read<const N: usize>(name: &str, kind: Kind) -> Result<Option<Zeroizing<[u8; N]>>, Refusal> {
     let name = name16(name)?;
-    let mut octets = Zeroizing::new([0u8; N]);
-    let (length, attributes) = match runtime::get_variable(&name, &VENDOR, octets.as_mut_slice()) {
-        Ok((value, attributes)) => (value.len(), attributes),
-        Err(error) if error.status() == Status::NOT_FOUND => return Ok(None),
-        // Too long to be ours. EDK2 does not give the attributes with this answer, so whose it is stays unknown.
-        Err(_) => return Err(Refusal::Firmware),
-    };
-    if attributes != kind.attributes() {
-        remove16(&name)?;
-        return Ok(None);
+    let found = stored::find(|buffer| match runtime::get_variable(&name, &VENDOR, buffer) {
+        Ok((value, attributes)) => Got::Value { length: value.len(), ours: attributes == kind.attributes() },
+        Err(error) if error.status() == Status::NOT_FOUND => Got::Absent,
+        Err(error) if error.status() == Status::BUFFER_TOO_SMALL => error.data().map_or(Got::Failed, Got::Needs),
+        Err(_) => Got::Failed,
+    })?;
+    match found {
+        Found::Absent => Ok(None),
+        Found::Value(octets) => Ok(Some(octets)),
+        Found::Planted => {
+            remove16(&name)?;
+            Ok(None)
+        }
     }
-    if length == N { Ok(Some(octets)) } else { Err(Refusal::Firmware) }
 }
 
 /// Writes a variable. A volatile one replaces whatever has its name; a protected one never does.

@@ -8,6 +8,7 @@ extern crate alloc;
 pub mod arguments;
 pub mod exchange;
 pub mod smbios;
+pub mod stored;
 
 /// Why the program did not do what it was asked: the stable word for `KurrentError`, and what the console says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -129,6 +129,9 @@ pub enum Device {
         /// Take the key that it reported while it was knocking.
         #[arg(long)]
         admit: bool,
+        /// Only if that key has this hash: the one that `device knocking` showed.
+        #[arg(long, requires = "admit")]
+        public_key_hash: Option<String>,
         /// It may boot without a key (BIOS machines).
         #[arg(long)]
         keyless_allowed: bool,
@@ -213,18 +216,12 @@ pub enum Worker {
     Boot {
         /// Its name.
         worker: WorkerId,
-        /// nvme or iscsi.
+        /// How it reaches its disk: nvme. iscsi is not in this version.
         #[arg(long)]
         method: Option<String>,
-        /// appliance or disk.
+        /// Whose kernel it runs: appliance. disk is not in this version.
         #[arg(long)]
         kernel: Option<String>,
-        /// Menu entry chosen when the time is up.
-        #[arg(long)]
-        menu_default: Option<String>,
-        /// Menu time in milliseconds.
-        #[arg(long)]
-        menu_timeout_ms: Option<u32>,
     },
 }
 

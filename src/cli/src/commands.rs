@@ -27,7 +27,8 @@ const KNOCKING: &[Column] = &[
     ("MAC", "mac"),
     ("LAST SEEN", "last_seen"),
     ("REPORTS", "reports"),
-    ("KEY", "public_key"),
+    ("KEY HASH", "public_key_hash"),
+    ("KEY CHANGED", "key_changed"),
     ("PRODUCT", "fingerprint.product"),
     ("SERIAL", "fingerprint.serial"),
 ];
@@ -154,10 +155,11 @@ async fn device(client: &Client, form: Form, command: Device) -> Result<(), Fail
             client.ask(Method::DELETE, &path(mac), None).await?;
             return show(form, &json!({ "purged": mac.to_string() }), |_| format!("{mac} is forgotten"));
         }
-        Device::Register { mac, public_key, admit, keyless_allowed, note } => {
+        Device::Register { mac, public_key, admit, public_key_hash, keyless_allowed, note } => {
             let mut body = json!({ "admit": admit, "keyless_allowed": keyless_allowed, "note": note });
-            if let (Some(key), Some(map)) = (public_key, body.as_object_mut()) {
-                map.insert("public_key".into(), key.into());
+            if let Some(map) = body.as_object_mut() {
+                map.extend(public_key.map(|key| ("public_key".to_owned(), key.into())));
+                map.extend(public_key_hash.map(|hash| ("public_key_hash".to_owned(), hash.into())));
             }
             client.ask(Method::POST, &path(mac), Some(body)).await?
         }
@@ -200,8 +202,8 @@ async fn worker(client: &Client, form: Form, command: Worker) -> Result<(), Fail
                 format!("Worker {worker} is deleted{kept}")
             })
         }
-        Worker::Boot { worker, method, kernel, menu_default, menu_timeout_ms } => {
-            let body = json!({ "method": method, "kernel": kernel, "menu_default": menu_default, "menu_timeout_ms": menu_timeout_ms });
+        Worker::Boot { worker, method, kernel } => {
+            let body = json!({ "method": method, "kernel": kernel });
             show(form, &client.ask(Method::PUT, &format!("{}/boot", path(worker)), Some(body)).await?, fields)
         }
     }

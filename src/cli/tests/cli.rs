@@ -160,6 +160,10 @@ fn failures_have_their_exit_code_and_say_what_to_do() {
     daemon.fails(&["disk", "create", "w1", "--os", "debian", "--size", "much"], 2, "10G");
     daemon.ok(&["worker", "create", "w1"]);
     daemon.fails(&["worker", "create", "w1"], 6, "worker_exists");
+    daemon.fails(&["worker", "boot", "w1", "--method", "iscsi"], 6, "not_in_this_version");
+    daemon.fails(&["worker", "boot", "w1", "--kernel", "disk"], 6, "not_in_this_version");
+    daemon.fails(&["device", "register", "52:54:00:00:00:01", "--public-key-hash", "00"], 2, "--admit");
+    daemon.fails(&["device", "register", "52:54:00:00:00:01", "--admit", "--public-key-hash", "00"], 6, "not_knocking");
     daemon.fails(&["disk", "create", "w1", "--os", "debian", "--master", "no_tpl_such.img"], 5, "master_not_found");
     daemon.fails(&["master", "import", "/nowhere/a_tpl_b.img"], 1, "/nowhere/a_tpl_b.img");
     daemon.fails(&["audit", "--since", "yesterday"], 6, "query_invalid");

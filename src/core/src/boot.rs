@@ -9,7 +9,7 @@
 //! any refusal: Refusal::answer() -> silence (404) or wait with one line
 //! ```
 
-use crate::config::Config;
+use crate::config::{Config, DhcpMode};
 use crate::id::{MacAddr, Nqn, WorkerId, host_nqn};
 use crate::ledger::{Device, DeviceState, Disk, Ledger};
 use std::fmt;
@@ -22,6 +22,9 @@ const WAIT_STRANGER_MIN_SECS: u32 = 10;
 const WAIT_MAX_SECS: u32 = 30;
 /// Reports after which the pause grows by a second.
 const POLLS_PER_STEP: u32 = 10;
+
+/// Keys of this kind sign a whole `kurrent_handshake::Answer`, boot key included.
+const SIGNS_BOOT_KEY: &str = "ed25519:";
 
 /// One authorised boot's name: public, in URLs and on the kernel command line.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,6 +102,8 @@ pub enum Refusal {
     NoMac,
     /// The MAC claimed is not the one that holds the address asking.
     MacMismatch,
+    /// We give the addresses here, and gave this one to nobody.
+    NoLease,
     /// The device is revoked.
     Revoked,
     /// Nobody admitted this device, or it has no Worker.
@@ -138,6 +143,7 @@ impl Refusal {
         match self {
             Self::NoMac => "no_mac",
             Self::MacMismatch => "mac_mismatch",
+            Self::NoLease => "no_lease",
             Self::Revoked => "revoked",
             Self::NotBound => "not_bound",
             Self::NoKey => "no_key",
@@ -162,6 +168,7 @@ impl Refusal {
         match self {
             Self::NoMac => "no MAC address was given",
             Self::MacMismatch => "refused (mac_mismatch): this address belongs to another machine",
+            Self::NoLease => "not registered (no_lease): no lease for this address: this machine must get it from this server by DHCP",
             Self::Revoked => "",
             Self::NotBound => "refused (not_bound): this machine has no worker",
             Self::NoKey => "refused (no_key): no device key is stored for this machine; open the registration window or allow it keyless",
@@ -188,6 +195,7 @@ impl Refusal {
         match self {
             Self::NoMac | Self::Revoked => true,
             Self::MacMismatch
+            | Self::NoLease
             | Self::NotBound
             | Self::NoKey
             | Self::MissingSig
@@ -211,6 +219,12 @@ impl Refusal {
         !matches!(self, Self::NotReady | Self::Unavailable | Self::NoDisk | Self::KeyMismatch)
     }
 
+    /// Whether a new lease is the way out: for a machine whose lease was lost here, iPXE itself never renews.
+    #[must_use]
+    pub fn needs_lease(self) -> bool {
+        matches!(self, Self::NoLease | Self::MacMismatch)
+    }
+
     /// What `KurrentError` says of the firmware program's failure.
     #[must_use]
     pub fn of_firmware(word: &str) -> Self {
@@ -223,7 +237,7 @@ impl Refusal {
             Self::NotReady | Self::NonceUnknown | Self::NonceExpired => 2,
             Self::NoDisk | Self::MissingSig | Self::Unavailable => 5,
             // Somebody has to do something first.
-            Self::NoMac | Self::MacMismatch | Self::Revoked | Self::NotBound | Self::NoKey => 10,
+            Self::NoMac | Self::MacMismatch | Self::NoLease | Self::Revoked | Self::NotBound | Self::NoKey => 10,
             Self::VerifyFailed | Self::WrongServer | Self::Firmware | Self::NoChannel | Self::KeyMismatch | Self::TooMany => 15,
         }
     }
@@ -267,6 +281,19 @@ pub fn identify(ledger: &Ledger, claimed: &str, lease: Option<MacAddr>) -> Resul
     match lease {
         Some(holder) if holder != mac => Err(Refusal::MacMismatch),
         Some(_) | None => Ok(mac),
+    }
+}
+
+/// Whether a report may change the ledger. Where we give the addresses, the MAC that holds the source address is known, and
+/// a report from any other address is a mere claim: one host with a static address could admit thousands of machines while
+/// the window is open, plant keys, and overwrite what is known of others. Without our DHCP nobody's claim is better.
+///
+/// # Errors
+/// [`Refusal::NoLease`].
+pub fn may_report(dhcp: DhcpMode, lease: Option<MacAddr>, mac: MacAddr) -> Result<(), Refusal> {
+    match dhcp {
+        DhcpMode::Server if lease != Some(mac) => Err(Refusal::NoLease),
+        DhcpMode::Server | DhcpMode::Off => Ok(()),
     }
 }
 
@@ -316,8 +343,11 @@ pub enum Evidence {
 /// What was proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proven {
-    /// The stored key answered.
+    /// The stored key answered, and signed the boot key that the answer is sealed to.
     Verified,
+    /// The stored key answered, but what it signs does not hold the boot key (P-256, the existing firmware): whoever sees the
+    /// signature pass can send it with a boot key of their own. Nothing is ever sealed on such an answer.
+    Unsealable,
     /// Nothing, and nothing was asked for.
     Keyless,
 }
@@ -330,7 +360,7 @@ pub enum Proven {
 pub fn authorise(device: &Device, enforcement: bool, evidence: Evidence) -> Result<Proven, Refusal> {
     let open = !enforcement || (device.keyless_allowed && device.public_key.is_none());
     match (&device.public_key, evidence) {
-        (Some(_), Evidence::Genuine) => Ok(Proven::Verified),
+        (Some(key), Evidence::Genuine) => Ok(if key.starts_with(SIGNS_BOOT_KEY) { Proven::Verified } else { Proven::Unsealable }),
         (_, Evidence::Wrong) => Err(Refusal::VerifyFailed),
         (_, Evidence::Declined(Refusal::WrongServer)) => Err(Refusal::WrongServer),
         _ if open => Ok(Proven::Keyless),

@@ -177,11 +177,32 @@ fn who_asks_is_the_holder_of_the_address_and_never_a_revoked_machine() {
 }
 
 #[test]
+fn a_report_is_believed_only_from_the_machines_own_lease_where_we_give_the_addresses() {
+    for (lease, of_server) in [(Some(MAC), Ok(())), (Some(OTHER), Err(Refusal::NoLease)), (None, Err(Refusal::NoLease))] {
+        assert_eq!(may_report(DhcpMode::Server, lease, MAC), of_server, "{lease:?}");
+        assert_eq!(may_report(DhcpMode::Off, lease, MAC), Ok(()), "{lease:?}");
+    }
+}
+
+#[test]
+fn only_a_key_that_signs_the_boot_key_is_sealed_to() {
+    for (text, proven) in
+        [(format!("ed25519:{}", "11".repeat(32)), Proven::Verified), (format!("p256:04{}", "11".repeat(64)), Proven::Unsealable)]
+    {
+        let device = Device { public_key: Some(text), ..device(MAC, DeviceState::Bound, true, false) };
+        for enforcement in [true, false] {
+            assert_eq!(authorise(&device, enforcement, Evidence::Genuine), Ok(proven));
+        }
+    }
+}
+
+#[test]
 fn every_refusal_has_its_code_and_only_the_silent_ones_have_no_line() {
     use Refusal::*;
     let all = [
         NoMac,
         MacMismatch,
+        NoLease,
         Revoked,
         NotBound,
         NoKey,

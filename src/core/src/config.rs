@@ -23,11 +23,6 @@ pub struct Config {
     pub api_port: u16,
     /// `spec.security.enforcement`: only a verified answer opens the data plane. Default on.
     pub enforcement: bool,
-    /// Kernel for Workers that do not choose. Default [`Kernel::Appliance`].
-    pub kernel: Kernel,
-    /// `spec.boot.debugShell`: stage-1 opens a shell on the worker's console when it fails. Default off: whoever stands at
-    /// the console would be root beside a connected disk.
-    pub debug_shell: bool,
     /// `spec.registration.minutes`: how long the registration window stays open when nobody says; 1 to 60, default 15.
     pub registration_minutes: u8,
     /// Storage.
@@ -61,8 +56,6 @@ impl Default for Config {
             boot_port: 80,
             api_port: 8080,
             enforcement: true,
-            kernel: Kernel::Appliance,
-            debug_shell: false,
             registration_minutes: 15,
             agent: Agent {
                 disk_dir: "/var/lib/kurrent/disks".into(),
@@ -182,15 +175,6 @@ pub struct Dhcp {
     pub domain: Option<String>,
     /// Whether devices that are not in the ledger get an address at all. Default true.
     pub unknown_devices: bool,
-}
-
-/// Which kernel a worker ends up running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
-    /// The appliance's, with `switch_root`.
-    Appliance,
-    /// The disk's own, by kexec.
-    Disk,
 }
 
 /// The local storage node.

@@ -82,6 +82,8 @@ pub(super) struct Register {
     /// Take the key that this device reported while it was knocking.
     #[serde(default)]
     admit: bool,
+    /// Only if that key has this hash: the one that the person saw in the list.
+    public_key_hash: Option<String>,
     #[serde(default)]
     keyless_allowed: bool,
     #[serde(default)]
@@ -94,24 +96,14 @@ pub(super) async fn register(
     Body(body): Body<Register>,
 ) -> Result<(StatusCode, Json<View>), Problem> {
     let mac: MacAddr = path.read("mac")?;
-    let mut public_key = body.public_key;
-    if body.admit {
-        if public_key.is_some() {
-            return Err(Problem::new(422, "body_invalid", "give either public_key or admit").at("admit"));
+    let public_key = match (body.public_key, body.admit) {
+        (Some(_), true) => return Err(Problem::new(422, "body_invalid", "give either public_key or admit").at("admit")),
+        (None, true) => Some(knocked_key(&api, mac, body.public_key_hash.as_deref())?),
+        (_, false) if body.public_key_hash.is_some() => {
+            return Err(Problem::new(422, "body_invalid", "public_key_hash goes with admit only").at("public_key_hash"));
         }
-        let none = || {
-            Problem::new(
-                409,
-                "not_knocking",
-                format!("device {mac} has not reported itself lately; start it, see the knocking list, and try again"),
-            )
-        };
-        let knock = api.shared.ledger.knocking().of(mac).ok_or_else(none)?;
-        let keyless = || {
-            Problem::new(409, "no_key", format!("device {mac} reported no key; register it with keyless_allowed if it can not have one"))
-        };
-        public_key = Some(knock.public_key.ok_or_else(keyless)?);
-    }
+        (given, false) => given,
+    };
     if public_key.as_deref().is_some_and(|k| !is_point(k)) {
         let what = "the public key is not valid; write ed25519: and 64 lower-case hex digits, or p256: and 130";
         return Err(Problem::new(422, "public_key_invalid", what).at("public_key"));
@@ -119,6 +111,28 @@ pub(super) async fn register(
     let change = Change::Register { mac, public_key, keyless_allowed: body.keyless_allowed, note: body.note };
     let (_, ledger) = api.shared.ledger.submit(change, ACTOR).await?;
     Ok((StatusCode::CREATED, Json(view(&api, device_of(&ledger, mac)?, None))))
+}
+
+/// The key that a knocking device reported first. With two keys for one MAC a person has to say which one they mean.
+fn knocked_key(api: &Api, mac: MacAddr, named_hash: Option<&str>) -> Result<String, Problem> {
+    let refused = |code, what: &str| Problem::new(409, code, format!("device {mac} {what}"));
+    let none = || refused("not_knocking", "has not reported itself lately; start it, see the knocking list, and try again");
+    let knock = api.shared.ledger.knocking().of(mac).ok_or_else(none)?;
+    let keyless = || refused("no_key", "reported no key; register it with keyless_allowed if it can not have one");
+    let key = knock.public_key.ok_or_else(keyless)?;
+    match (named_hash, knock.public_key_hash) {
+        (Some(named), Some(hash)) if named.eq_ignore_ascii_case(&hash) => Ok(key),
+        (Some(_), _) => {
+            let what =
+                "reported a key with another hash than the one named; see the knocking list, and compare it with the machine's console";
+            Err(refused("key_hash_mismatch", what).at("public_key_hash"))
+        }
+        (None, _) if knock.key_changed => {
+            let what = "was reported with more than one key; compare the hash in the knocking list with the machine, and name it as public_key_hash";
+            Err(refused("key_changed", what).at("public_key_hash"))
+        }
+        (None, _) => Ok(key),
+    }
 }
 
 /// Whether a key text is a usable key: an Ed25519 point that is not of small order, or of the P-256 form.

@@ -145,6 +145,46 @@ async fn k09_a_knocking_device_is_admitted_with_the_key_it_reported() {
 }
 
 #[tokio::test]
+async fn admitting_takes_the_key_that_the_person_saw_and_no_other() {
+    let api = server().await;
+    let key = |n: u8| format!("ed25519:{}", hex::encode(ed25519_dalek::SigningKey::from_bytes(&[n; 32]).verifying_key().to_bytes()));
+    let hash = |n| kurrent_core::ledger::schema::key_hash(&key(n)).unwrap();
+    let knock = async |n| {
+        let mac = "52:54:00:00:00:01".parse().unwrap();
+        let report =
+            kurrent_core::ledger::Change::Report { mac, uuid: String::new(), public_key: Some(key(n)), fingerprint: Default::default() };
+        api.shared.ledger.submit(report, "device").await.unwrap();
+    };
+    knock(7).await;
+    let seen = api.ask("GET", "/v1/knocking", "").await.1["knocking"][0].clone();
+    assert_eq!((seen["public_key_hash"].as_str(), seen["key_changed"].as_bool()), (Some(hash(7).as_str()), Some(false)));
+    knock(8).await;
+    let seen = api.ask("GET", "/v1/knocking", "").await.1["knocking"][0].clone();
+    assert_eq!((seen["public_key_hash"].as_str(), seen["key_changed"].as_bool()), (Some(hash(7).as_str()), Some(true)));
+    api.expect(("POST", MAC, json!({"admit": true})), 409, "key_changed").await;
+    for other in [hash(8), String::new(), hash(7)[1..].to_owned()] {
+        api.expect(("POST", MAC, json!({"admit": true, "public_key_hash": other})), 409, "key_hash_mismatch").await;
+    }
+    for body in [json!({"public_key_hash": hash(7)}), json!({"public_key": key(7), "public_key_hash": hash(7)})] {
+        api.expect(("POST", MAC, body), 422, "body_invalid").await;
+    }
+    let device = api.expect(("POST", MAC, json!({"admit": true, "public_key_hash": hash(7)})), 201, "").await;
+    assert_eq!(device["public_key"], key(7).as_str());
+}
+
+#[tokio::test]
+async fn boot_settings_that_would_change_nothing_are_refused() {
+    let api = server().await;
+    api.expect(("POST", "/v1/workers", json!({"worker_id": "w1"})), 201, "").await;
+    let path = "/v1/workers/w1/boot";
+    api.expect(("PUT", path, json!({"method": "nvme", "kernel": "appliance"})), 200, "").await;
+    for body in [json!({"method": "iscsi"}), json!({"kernel": "disk"}), json!({"menu_default": "a"}), json!({"menu_timeout_ms": 1})] {
+        api.expect(("PUT", path, body), 422, "not_in_this_version").await;
+    }
+    assert_eq!(api.expect(("GET", "/v1/workers/w1", Value::Null), 200, "").await["boot"]["method"], "nvme");
+}
+
+#[tokio::test]
 async fn the_window_opens_for_minutes_and_closes() {
     let api = server().await;
     let path = "/v1/settings/registration-window";

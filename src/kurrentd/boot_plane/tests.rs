@@ -1,6 +1,8 @@
 //! The boot plane against a real ledger, audit and credential store in a folder of the test's own; a device made of the
 //! same library as the firmware program.
 
+mod believed;
+
 use super::*;
 use ed25519_dalek::SigningKey;
 use kurrent_core::config::Config;
@@ -23,9 +25,13 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(enforcement: bool) -> Self {
+        Self::with(Config { enforcement, ..Config::default() })
+    }
+
+    fn with(config: Config) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name| folder.path().join(name);
-        let mut config = Config { enforcement, state_dir: at("state"), files_dir: at("files"), ..Config::default() };
+        let mut config = Config { state_dir: at("state"), files_dir: at("files"), ..config };
         config.agent.disk_dir = at("disks");
         std::fs::create_dir_all(at("files/worker")).unwrap();
         let shared = Shared::open(config).unwrap();
@@ -90,7 +96,13 @@ impl Bench {
     }
 
     async fn report(&self, device: &SigningKey) -> String {
-        text(self.plane.report(peer(), &form(&report_form(MAC, device)), clock::now()).await)
+        text(self.report_from(MAC, &report_form(MAC, device)).await)
+    }
+
+    /// A report from the address that `holder` has leased.
+    async fn report_from(&self, holder: &str, fields: &str) -> Answer {
+        self.lease(holder);
+        self.plane.report(self.plane.peer(Ipv4Addr::LOCALHOST), &form(fields), clock::now()).await
     }
 
     fn challenge(&self, mac: &str, now: Now) -> Result<(Challenge, [u8; 32]), String> {
@@ -306,7 +318,7 @@ async fn k07_k08_strangers_are_admitted_only_with_window_and_key_and_unchanged_r
     bench.open_window().await;
     let keyless = report_form(MAC, &device).split("&public_key").next().unwrap().to_owned();
     for bad in [keyless.clone(), format!("{keyless}&public_key={}", "00".repeat(32)), format!("{keyless}&public_key=abc")] {
-        let script = text(bench.plane.report(peer(), &form(&bad), clock::now()).await);
+        let script = text(bench.report_from(MAC, &bad).await);
         assert!(set(&script, "kreason").contains("no_key"), "{script}");
     }
     assert_eq!(set(&bench.report(&device).await, "kstate"), "pooled");
@@ -354,6 +366,7 @@ async fn people_see_the_same_decision_as_json_without_secrets() {
     let bench = Bench::bound(true, &device).await;
     let now = clock::now();
     let refused: serde_json::Value = serde_json::from_str(&text(bench.boot_vars(&format!("mac={MAC}&format=json"), now))).unwrap();
+    assert!(bench.was_audited("boot-vars", "missing_sig"), "a refusal is audited in whatever form it is asked for");
     assert_eq!((refused["state"].as_str(), refused["code"].as_str()), (Some("bound"), Some("missing_sig")));
     let (challenge, server) = bench.challenge(MAC, now).unwrap();
     let good = answer_form(challenge, server, &device).0;
@@ -397,7 +410,7 @@ async fn a_waiting_machine_is_told_to_renew_its_lease_when_half_of_it_is_over() 
     let (bench, device) = (Bench::new(true), key());
     bench.open_window().await;
     for (age, renew) in [("", false), ("1799", false), ("1800", true), ("99999999999", false), ("x", false)] {
-        let script = text(bench.plane.report(peer(), &form(&format!("{}&age={age}", report_form(MAC, &device))), clock::now()).await);
+        let script = text(bench.report_from(MAC, &format!("{}&age={age}", report_form(MAC, &device))).await);
         assert_eq!(script.contains("set krenew 1"), renew, "age {age}");
     }
 }

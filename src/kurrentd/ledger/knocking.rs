@@ -17,8 +17,13 @@ pub struct Knock {
     pub mac: MacAddr,
     /// As reported.
     pub uuid: String,
-    /// Checked key text, if it reported one.
+    /// Checked key text: the first one that was reported for this MAC. A later one does not replace it, or a person would
+    /// admit another key than the one they saw.
     pub public_key: Option<String>,
+    /// Its hash: what people compare, and name when they admit it.
+    pub public_key_hash: Option<String>,
+    /// Another key was reported for this MAC since: two machines claim it, or one has a new key.
+    pub key_changed: bool,
     /// As reported.
     pub fingerprint: Fingerprint,
     /// First heard.
@@ -45,12 +50,18 @@ impl Knocking {
         if full && let Some(oldest) = map.values().min_by_key(|k| k.last_seen).map(|k| k.mac) {
             map.remove(&oldest);
         }
-        let (first_seen, reports) = map.get(&mac).map_or((now.wall, 0), |k| (k.first_seen, k.reports));
+        let known = map.get(&mac);
+        let (first_seen, reports) = known.map_or((now.wall, 0), |k| (k.first_seen, k.reports));
+        let first_key = known.and_then(|k| k.public_key.as_deref());
+        let key_changed = known.is_some_and(|k| k.key_changed) || matches!((first_key, public_key), (Some(a), Some(b)) if a != b);
+        let public_key = first_key.or(public_key).map(str::to_owned);
         let bounded = |text: &str| text.chars().filter(|c| !c.is_control()).take(128).collect();
         let knock = Knock {
             mac,
             uuid: bounded(uuid),
-            public_key: public_key.map(str::to_owned),
+            public_key_hash: public_key.as_deref().and_then(kurrent_core::ledger::schema::key_hash),
+            public_key,
+            key_changed,
             fingerprint: kurrent_core::ledger::rules::clipped(fingerprint.clone()),
             first_seen,
             last_seen: now.wall,
@@ -82,6 +93,30 @@ impl Knocking {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_key_heard_for_a_mac_stays_and_another_one_is_marked() {
+        let knocking = Knocking::default();
+        let now = Now { mono: Default::default(), wall: Wall::UNIX_EPOCH };
+        let (first, other) = (format!("ed25519:{}", "11".repeat(32)), format!("ed25519:{}", "22".repeat(32)));
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        for (reported, key, changed) in [
+            (None, None, false),
+            (Some(&first), Some(&first), false),
+            (None, Some(&first), false),
+            (Some(&first), Some(&first), false),
+            (Some(&other), Some(&first), true),
+            (Some(&first), Some(&first), true),
+        ] {
+            knocking.heard(mac, "", reported.map(String::as_str), &Fingerprint::default(), now);
+            let knock = knocking.of(mac).unwrap();
+            assert_eq!((knock.public_key.as_ref(), knock.key_changed), (key, changed));
+            assert_eq!(knock.public_key_hash, key.and_then(|k| kurrent_core::ledger::schema::key_hash(k)));
+        }
+        knocking.forget(mac);
+        knocking.heard(mac, "", Some(&other), &Fingerprint::default(), now);
+        assert!(knocking.of(mac).is_some_and(|k| k.public_key == Some(other) && !k.key_changed));
+    }
 
     #[test]
     fn strangers_do_not_grow_it_without_end() {

@@ -31,14 +31,21 @@ const MAX_HEAD_BYTES: usize = 8192;
 const MAX_HEADERS: usize = 48;
 /// A report is about 600 octets.
 const MAX_FORM_BYTES: usize = 16 * 1024;
+/// Unsent octets of a connection in the kernel, which doubles it for its own needs. Without it the kernel grows the buffer of
+/// a peer that takes nothing to 4 MiB (`tcp_wmem`). A gigabit network of one millisecond needs 125 KiB.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Octets that nobody has read yet, doubled likewise: a whole form fits.
+const RECEIVE_BUFFER_BYTES: usize = MAX_FORM_BYTES;
 const EXPIRE_EVERY: Duration = Duration::from_secs(30);
 /// After a failed accept (no file descriptors left), let others finish.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection holds at most about 150 KiB. iPXE uses one or two, a person's browser six.
+/// Each connection holds at most about 250 KiB: a piece of a file being sent and the one being read, hyper's buffers, and what
+/// the kernel keeps of it ([`SEND_BUFFER_BYTES`]); all of them half of an appliance of 256 MiB. iPXE uses one or two
+/// connections, a person's browser six.
 pub const LIMITS: Limits = Limits {
-    connections: 2048,
-    per_address: 64,
+    connections: 512,
+    per_address: 32,
     read: Duration::from_secs(15),
     stall: Duration::from_secs(60),
     lifetime: Duration::from_secs(1800),
@@ -92,7 +99,7 @@ pub async fn serve_on(plane: Arc<BootPlane>, listener: TcpListener, limits: Limi
 
 async fn connection(plane: Arc<BootPlane>, stream: TcpStream, peer: SocketAddr, limits: Limits) {
     let IpAddr::V4(address) = peer.ip() else { return };
-    if limits::set_up(&stream, limits.stall).is_err() {
+    if bound(&stream, limits.stall).is_err() {
         return;
     }
     let service = service_fn(move |request| {
@@ -113,6 +120,14 @@ async fn connection(plane: Arc<BootPlane>, stream: TcpStream, peer: SocketAddr, 
         Ok(Err(error)) => tracing::debug!(%peer, %error, "boot plane: connection ended"),
         Err(_) => tracing::debug!(%peer, "boot plane: connection lived too long"),
     }
+}
+
+/// Bounds what the kernel holds for a peer, and for how long.
+fn bound(stream: &TcpStream, stall: Duration) -> std::io::Result<()> {
+    limits::set_up(stream, stall)?;
+    let socket = socket2::SockRef::from(stream);
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)
 }
 
 async fn respond(plane: &BootPlane, address: Ipv4Addr, request: Request<Incoming>, limits: Limits) -> Response<Body> {

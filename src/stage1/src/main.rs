@@ -81,7 +81,7 @@ impl Boot {
                     std::thread::sleep(pause);
                     None
                 }
-                Action::Reboot => self.give_up(),
+                Action::Reboot => switch::reboot(),
                 Action::SwitchRoot => Some(Event::Failed(self.switch())),
             };
             if let Some(event) = event {
@@ -204,13 +204,6 @@ impl Boot {
         // Dropped here, wiped by their types: nothing of them is in memory when the system starts.
         self.credentials = None;
         switch::into(Path::new(NEW_ROOT), &init)
-    }
-
-    fn give_up(&self) -> ! {
-        if self.credentials.as_ref().is_some_and(|c| c.debug_shell) {
-            switch::shell();
-        }
-        switch::reboot()
     }
 }
 

@@ -118,18 +118,6 @@ fn exec(init: &str) -> Fault {
     reboot()
 }
 
-/// A shell on the console, if this initramfs has one; ends when the shell ends.
-pub fn shell() {
-    let Some(path) = ["/bin/sh", "/bin/busybox"].into_iter().find(|p| Path::new(p).exists()) else {
-        return say("a shell was asked for, but this stage-1 has none");
-    };
-    say("a shell, as the operator enabled it; leaving it starts the machine again");
-    match Command::new(path).arg0("sh").status() {
-        Ok(_) => {}
-        Err(e) => say(&format!("{path}: {e}")),
-    }
-}
-
 /// Starts the machine again; never comes back.
 pub fn reboot() -> ! {
     rustix::fs::sync();

@@ -98,7 +98,6 @@ mod tests {
             host_secret: secret.clone(),
             controller_secret: secret,
             namespace: uuid::Uuid::from_u128(2),
-            debug_shell: false,
         };
         credentials.encode()
     }

@@ -11,7 +11,7 @@
 //! device reports about itself does not, and need not be written at once.
 
 use super::change::{Change, Outcome, Rejected};
-use super::rules::{check_boot, check_disk, check_labels, check_until, checked_note, clip, clipped};
+use super::rules::{check_boot, check_disk, check_labels, check_until, checked_note, clip, clipped, is_live};
 use super::schema::{BootSettings, Device, DeviceState, Disk, Fingerprint, Source, Worker, key_hash};
 use super::view::Ledger;
 use crate::id::{MacAddr, OsTag, WorkerId};
@@ -134,7 +134,7 @@ impl Next {
             return Ok(Outcome::Revoked);
         }
         let mut device = known.clone();
-        let ordered = device.rekey_until.is_some_and(|until| now.wall < until);
+        let ordered = device.rekey_until.is_some_and(|until| is_live(until, now.wall));
         let outcome = match (&device.public_key, key) {
             (Some(stored), Some(reported)) if *stored != reported => {
                 if !ordered {
@@ -345,7 +345,7 @@ impl Next {
 
     fn set_boot(&mut self, id: &WorkerId, boot: BootSettings) -> Result<Outcome, Rejected> {
         let mut worker = self.worker(id)?;
-        check_boot(&boot).map_err(|what| rejected(422, "boot_settings_invalid", what))?;
+        check_boot(&boot)?;
         if worker.boot != boot {
             worker.boot = boot;
             self.put_worker(worker);

@@ -18,6 +18,24 @@ fn the_window_is_open_for_one_to_sixty_minutes_and_expires_on_read() {
     assert_eq!(play.ledger.generation, generation);
 }
 
+/// A board without a battery starts in the past, or somebody sets the clock.
+#[test]
+fn what_ran_out_stays_closed_when_the_wall_clock_is_set_back() {
+    let mut play = Play::furnished();
+    let late = at(100_000);
+    play.now = late;
+    play.ok(Change::OpenWindow { until: minutes(late, 60) });
+    play.ok(Change::Rekey { mac: mac(1), until: Some(minutes(late, 60)) });
+    for (secs, open) in [(100_000 + 3599, true), (100_000 + 3600, false), (100_000, true), (100_000 - 1, false), (1000, false)] {
+        play.now = at(secs);
+        assert_eq!(play.ledger.window_open(play.now.wall), open, "{secs}");
+        let (stranger, _) = apply(&play.ledger, report(9, Some(KEY), "stranger"), play.now).unwrap();
+        assert_eq!(stranger.device(mac(9)).is_some(), open, "{secs}");
+        let (_, rekeyed) = apply(&play.ledger, report(1, Some(OTHER_KEY), "new board"), play.now).unwrap();
+        assert_eq!(rekeyed, if open { Outcome::KeyStored } else { Outcome::KeyMismatch }, "{secs}");
+    }
+}
+
 #[test]
 fn labels_and_boot_settings_are_bounded() {
     let mut play = Play::furnished();
@@ -33,14 +51,19 @@ fn labels_and_boot_settings_are_bounded() {
         edit(&mut boot);
         Change::SetBoot { worker: worker(1), boot }
     };
-    play.ok(boot(|b| b.method = Some("iscsi".into())));
-    for wrong in [
-        boot(|b| b.method = Some("tftp".into())),
-        boot(|b| b.kernel = Some("mine".into())),
-        boot(|b| b.menu_default = Some("a\nb".into())),
-        boot(|b| b.menu_timeout_ms = Some(u32::MAX)),
-    ] {
+    play.ok(boot(|b| (b.method, b.kernel) = (Some("nvme".into()), Some("appliance".into()))));
+    play.ok(boot(|_| {}));
+    for wrong in [boot(|b| b.method = Some("tftp".into())), boot(|b| b.kernel = Some("mine".into())), boot(|b| b.kernel = Some("".into()))]
+    {
         play.refuses(wrong, "boot_settings_invalid");
+    }
+    for pretended in [
+        boot(|b| b.method = Some("iscsi".into())),
+        boot(|b| b.kernel = Some("disk".into())),
+        boot(|b| b.menu_default = Some("local".into())),
+        boot(|b| b.menu_timeout_ms = Some(0)),
+    ] {
+        play.refuses(pretended, "not_in_this_version");
     }
 }
 

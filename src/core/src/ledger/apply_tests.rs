@@ -379,7 +379,7 @@ fn k31_a_cold_migration_and_back_never_reuses_an_epoch() {
 fn k39_k41_deleting_a_worker_unbinds_and_its_successor_inherits_nothing() {
     let mut play = Play::furnished();
     play.ok(add(1, 1, "debian", "12"));
-    play.ok(Change::SetBoot { worker: worker(1), boot: BootSettings { kernel: Some("disk".into()), ..BootSettings::default() } });
+    play.ok(Change::SetBoot { worker: worker(1), boot: BootSettings { kernel: Some("appliance".into()), ..BootSettings::default() } });
     play.ok(bind(1, 1, false));
     let epoch = play.device(1).epoch;
     play.ok(Change::DeleteWorker { worker: worker(1) });

@@ -171,7 +171,7 @@ pub struct Worker {
     /// `os_tag` of the disk that boots; absent when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_disk: Option<OsTag>,
-    /// Boot menu overrides.
+    /// Boot overrides.
     #[serde(default, skip_serializing_if = "BootSettings::is_default")]
     pub boot: BootSettings,
     /// Why the last thing asked for this Worker failed; empty when nothing did.
@@ -182,7 +182,7 @@ pub struct Worker {
     pub disks: Vec<Disk>,
 }
 
-/// Optional boot overrides of a Worker.
+/// Optional boot overrides of a Worker, as the form has them; `rules::check_boot` says what this version does of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BootSettings {

@@ -1,6 +1,6 @@
 //! An immutable snapshot of all ledgers and the questions readers ask of it. Cloning is cheap (persistent maps).
 
-use super::rules::check_disk;
+use super::rules::{check_disk, is_live};
 use super::schema::{Device, DeviceState, DevicesFile, Disk, LEDGER_VERSION, SettingsFile, Worker, WorkersFile, key_hash};
 use crate::id::{MacAddr, WorkerId};
 use crate::time::Wall;
@@ -59,7 +59,7 @@ impl Ledger {
     /// Whether automatic admission is open; expiry is computed on read.
     #[must_use]
     pub fn window_open(&self, wall: Wall) -> bool {
-        self.settings.registration_open_until.is_some_and(|until| wall < until)
+        self.settings.registration_open_until.is_some_and(|until| is_live(until, wall))
     }
 }
 

@@ -48,8 +48,6 @@ pub struct Credentials {
     pub controller_secret: Secret,
     /// Namespace to wait for.
     pub namespace: uuid::Uuid,
-    /// A shell on failure, when the operator enabled it.
-    pub debug_shell: bool,
 }
 
 /// The text is not a set of credentials. Names the key, never the value.
@@ -63,7 +61,7 @@ pub struct Malformed {
 }
 
 /// Every key, each exactly once.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 16] = [
     "worker",
     "mac",
     "address",
@@ -80,7 +78,6 @@ const KEYS: [&str; 17] = [
     "host_secret",
     "controller_secret",
     "namespace",
-    "debug_shell",
 ];
 
 impl Credentials {
@@ -111,7 +108,6 @@ impl Credentials {
         line("host_secret", &self.host_secret.reveal());
         line("controller_secret", &self.controller_secret.reveal());
         line("namespace", &self.namespace);
-        line("debug_shell", &if self.debug_shell { "yes" } else { "no" });
         text
     }
 
@@ -151,11 +147,6 @@ impl Credentials {
             host_secret: fields.parse("host_secret")?,
             controller_secret: fields.parse("controller_secret")?,
             namespace: fields.parse("namespace")?,
-            debug_shell: match fields.get("debug_shell")? {
-                "yes" => true,
-                "no" => false,
-                _ => return Err(Malformed { key: "debug_shell", fault: "not valid" }),
-            },
         };
         if !(1..=32).contains(&credentials.prefix) {
             return Err(Malformed { key: "prefix", fault: "not valid" });
@@ -222,7 +213,6 @@ mod tests {
             host_secret: Secret::from_random(&Zeroizing::new([1; 32])),
             controller_secret: Secret::from_random(&Zeroizing::new([2; 32])),
             namespace: uuid::Uuid::from_u128(2),
-            debug_shell: false,
         }
     }
 
@@ -232,7 +222,6 @@ mod tests {
         assert!(Credentials::parse(credentials.encode().as_bytes()) == Ok(credentials.clone()));
         credentials.gateway = Some([10, 0, 0, 254].into());
         credentials.dns.clear();
-        credentials.debug_shell = true;
         assert!(Credentials::parse(credentials.encode().as_bytes()) == Ok(credentials));
     }
 

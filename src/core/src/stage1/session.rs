@@ -57,7 +57,7 @@ pub enum Action {
     Report(&'static str, String),
     /// Wait.
     Wait(Duration),
-    /// Start the machine again, or the shell if the operator enabled it.
+    /// Start the machine again.
     Reboot,
     /// Wipe the secrets, switch to the root and execute its init. Comes back only as [`Event::Failed`].
     SwitchRoot,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Read at once: large enough that the thread hand-over costs little, small enough for thousands of downloads.
-const PIECE_BYTES: u64 = 64 * 1024;
+/// Read at once: large enough that the thread hand-over costs little, small enough for hundreds of downloads.
+pub const PIECE_BYTES: u64 = 32 * 1024;
 
 /// See the module.
 pub struct Body(Kind);

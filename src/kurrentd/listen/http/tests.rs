@@ -179,6 +179,7 @@ async fn only_names_of_the_table_are_served() {
 async fn a_whole_boot_over_the_wire() {
     let server = served(LIMITS).await;
     server.bench.open_window().await;
+    server.bench.lease(MAC);
     let device = key();
     let pooled = server.post("/devices/report", &report_form(MAC, &device)).await;
     assert_eq!(set(&pooled.text(), "kstate"), "pooled");
@@ -199,9 +200,9 @@ async fn k12_a_revoked_address_hears_an_empty_404_everywhere() {
     let server = served(LIMITS).await;
     server.put("kurrent-attest.efi", b"MZ");
     server.bench.open_window().await;
+    server.bench.lease(MAC);
     server.post("/devices/report", &report_form(MAC, &key())).await;
     server.bench.change(Change::Revoke { mac: MAC.parse().unwrap() }).await;
-    server.bench.lease(MAC);
     for path in ["/boot.ipxe", "/files/autoexec.ipxe", "/files/kurrent-attest.efi", "/stage1/0123456789abcdef/sealed", "/nothing"] {
         let reply = server.get(path, "").await;
         assert_eq!((reply.status, reply.body.len()), (404, 0), "{path}");
@@ -273,6 +274,23 @@ async fn who_takes_nothing_of_what_it_asked_for_does_not_hold_its_place_for_ever
     let mut rest = Vec::new();
     let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest)).await.expect("it was closed");
     assert!(rest.len() < 16 << 20);
+}
+
+/// The kernel doubles what is asked for; without a bound it would grow to megabytes for each peer that takes nothing.
+#[tokio::test]
+async fn what_strangers_can_make_the_appliance_hold_is_half_of_its_smallest_memory() {
+    const SMALLEST_BYTES: usize = 256 << 20;
+    let pieces = 2 * usize::try_from(body::PIECE_BYTES).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    bound(&stream, LIMITS.stall).unwrap();
+    let socket = socket2::SockRef::from(&stream);
+    let kernel = socket.send_buffer_size().unwrap() + socket.recv_buffer_size().unwrap();
+    assert!(kernel <= 2 * (SEND_BUFFER_BYTES + RECEIVE_BUFFER_BYTES), "{kernel}");
+    let each = kernel + pieces + 2 * MAX_HEAD_BYTES + MAX_FORM_BYTES;
+    assert!(LIMITS.connections * each <= SMALLEST_BYTES / 2, "{each} for each");
+    assert!(LIMITS.per_address * 8 <= LIMITS.connections, "eight machines do not shut the others out");
 }
 
 #[tokio::test]
