@@ -85,7 +85,7 @@ fn build_image(target: &Path, steps: &mut Steps, parts: &Parts) -> Result<()> {
     let index = modules::full_index(&target.join("deps"), &parts.release, steps)?;
     let list = Path::new("appliance/recipe/modules-appliance.list");
     let tree = modules::subset("modules-appliance", list, &index, steps)?;
-    let epoch = recipe::source_date_epoch();
+    let epoch = recipe::source_date_epoch()?;
 
     let initrd = steps.work("appliance.initrd");
     let mut inputs: Vec<PathBuf> = parts.programs.all();
@@ -103,14 +103,17 @@ fn build_image(target: &Path, steps: &mut Steps, parts: &Parts) -> Result<()> {
 
     let esp = steps.work("esp.img");
     let configuration = PathBuf::from("rootfs/boot/kurrent.yaml");
-    let inputs = [uki.clone(), configuration.clone(), parts.kernel.clone(), parts.stage1.clone()];
+    let notices = recipe::notices(&target.join("deps"))?;
+    let mut inputs = vec![uki.clone(), configuration.clone(), parts.kernel.clone(), parts.stage1.clone()];
+    inputs.extend(notices.iter().map(|(_, path)| path.clone()));
     steps.run("EFI system partition", &inputs, &esp, || {
-        let files = [
+        let mut files = vec![
             ("EFI/BOOT/BOOTX64.EFI", uki.as_path()),
             ("kurrent.yaml", configuration.as_path()),
             ("kurrent/worker/vmlinuz", parts.kernel.as_path()),
             ("kurrent/worker/stage1.img", parts.stage1.as_path()),
         ];
+        files.extend(notices.iter().map(|(inside, here)| (inside.as_str(), here.as_path())));
         esp::build(&files, epoch, &esp)
     })?;
 

@@ -2,15 +2,16 @@
 
 use anyhow::{Context, Result, bail};
 use kurrent_harness::api::Api;
+use kurrent_harness::capture::Capture;
 use kurrent_harness::evidence::Run;
 use kurrent_harness::netns::{self, BRIDGE, BootNetwork};
 use kurrent_harness::process::{Lifetime, Process};
 use kurrent_harness::tools::run;
 use serde_json::json;
-use std::fs::{self, File};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 /// The appliance's address.
@@ -35,7 +36,7 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
 /// A boot network with a packet capture and a folder for state and loaders.
 pub struct Net {
     // In this order: first what runs, then where it ran, then the evidence.
-    capture: Option<Process>,
+    capture: Option<Capture>,
     network: BootNetwork,
     clients: std::cell::Cell<u32>,
     run: Run,
@@ -52,13 +53,7 @@ impl Net {
     pub fn new(test: &str) -> Result<Self> {
         let run = Run::new(&format!("net-{test}"))?;
         let network = BootNetwork::new("10.77.0.1/24")?;
-        let mut tcpdump = network.command("tcpdump");
-        tcpdump.args(["--immediate-mode", "-U", "-n", "-i", BRIDGE, "-w"]).arg(run.evidence().join("boot.pcap"));
-        let said = run.evidence().join("tcpdump.log");
-        let out = File::create(&said)?;
-        tcpdump.stderr(out).stdout(Stdio::null());
-        let capture = Process::start("tcpdump", tcpdump, Lifetime::Ours)?;
-        wait_for("tcpdump starts", || fs::read_to_string(&said).is_ok_and(|text| text.contains("listening")))?;
+        let capture = Capture::start(network.name(), BRIDGE, &run.evidence().join("boot.pcap"))?;
         let net = Self { capture: Some(capture), network, clients: std::cell::Cell::new(0), run };
         for folder in ["state", "disks", "files"] {
             fs::create_dir(net.path(folder))?;

@@ -1,5 +1,6 @@
 //! One folder per run: consoles, packet captures, QEMU's own words, audit. Kept and named on failure, gone on success.
 
+use crate::rescue::rescue;
 use crate::tools;
 use anyhow::{Context, Result};
 use std::fs;
@@ -83,7 +84,10 @@ impl Drop for Run {
         match self.fate {
             Fate::Left => return,
             Fate::Passed => drop(fs::remove_dir_all(&self.evidence)),
-            Fate::Open => eprintln!("evidence kept in {}", self.evidence.display()),
+            Fate::Open => {
+                rescue(&self.scratch, &self.evidence);
+                eprintln!("evidence kept in {}", self.evidence.display());
+            }
         }
         let _ = fs::remove_dir_all(&self.scratch);
     }
@@ -127,6 +131,12 @@ fn watch_for_failures() {
 extern "C" fn at_exit() {
     let failed = FAILED.load(Ordering::Relaxed);
     let open = OPEN.lock().map(|open| open.clone()).unwrap_or_default();
+    // Of each run: first its evidence, then its scratch.
+    for dirs in open.chunks(2).filter(|_| failed) {
+        if let [evidence, scratch] = dirs {
+            rescue(scratch, evidence);
+        }
+    }
     for dir in open {
         let is_scratch = dir.parent().is_some_and(|parent| parent.ends_with("lab/run"));
         if is_scratch || !failed {

@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod appliance;
+pub mod capture;
 pub mod console;
 pub mod evidence;
 pub mod frame;
@@ -17,6 +18,7 @@ pub mod netns;
 pub mod operator;
 pub mod process;
 pub mod qmp;
+pub mod rescue;
 pub mod timeline;
 pub mod tools;
 pub mod wire;

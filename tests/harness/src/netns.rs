@@ -7,6 +7,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 
 /// First part of every namespace name; the second is the process that made it.
@@ -14,7 +15,10 @@ const PREFIX: &str = "kurrent-lab-";
 /// Name of the bridge inside.
 pub const BRIDGE: &str = "boot";
 
-/// One boot network. Gone on drop.
+/// Namespaces of this program. Tests share a network through a static, which is never dropped.
+static OPEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// One boot network. Gone on drop, or when the program ends.
 #[derive(Debug)]
 pub struct BootNetwork {
     netns: String,
@@ -28,6 +32,7 @@ impl BootNetwork {
         remove_abandoned();
         let netns = format!("{PREFIX}{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
         run(Command::new("ip").args(["netns", "add", &netns])).context("make a network namespace (machine tests need root)")?;
+        delete_at_exit(&netns);
         let network = Self { netns, taps: AtomicU32::new(0) };
         network.ip(&["link", "set", "lo", "up"])?;
         network.ip(&["link", "add", BRIDGE, "type", "bridge", "stp_state", "0", "forward_delay", "0"])?;
@@ -64,6 +69,7 @@ impl BootNetwork {
 
 impl Drop for BootNetwork {
     fn drop(&mut self) {
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != self.netns);
         let _ = run(Command::new("ip").args(["netns", "delete", &self.netns]));
     }
 }
@@ -73,6 +79,23 @@ pub fn enter<T: Send + 'static>(netns: &str, work: impl FnOnce() -> T + Send + '
     let handle = File::open(Path::new("/run/netns").join(netns)).with_context(|| format!("open namespace {netns}"))?;
     let inside = thread::spawn(move || setns(&handle, CloneFlags::CLONE_NEWNET).map(|()| work()));
     inside.join().map_err(|_| anyhow!("work in namespace {netns} panicked"))?.with_context(|| format!("enter namespace {netns}"))
+}
+
+fn delete_at_exit(netns: &str) {
+    static ONCE: Once = Once::new();
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).push(netns.to_owned());
+    // SAFETY: the handler is a plain function that unwinds nowhere; atexit only records it.
+    ONCE.call_once(|| unsafe {
+        libc::atexit(at_exit);
+    });
+}
+
+/// Machines that still run inside keep the namespace itself until the kernel ends them with us; its name goes now.
+extern "C" fn at_exit() {
+    let open = OPEN.lock().map(|open| open.clone()).unwrap_or_default();
+    for netns in open {
+        let _ = run(Command::new("ip").args(["netns", "delete", &netns]));
+    }
 }
 
 /// A run that was killed leaves its namespace; the name tells which process made it.

@@ -52,7 +52,8 @@ impl Wire {
         let mut buffer = vec![0_u8; 65536];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            // Less than a microsecond would be a timeout of zero: none at all.
+            if left < Duration::from_millis(1) {
                 return Ok(None);
             }
             self.socket.set_read_timeout(Some(left)).context("set a deadline")?;
