@@ -146,7 +146,7 @@ impl Follower {
 
     fn run(&mut self, step: &Step) -> Result<(), String> {
         match step {
-            Step::CheckImage(_, path) => image::check_export(path).map_err(|e| e.to_string()),
+            Step::CheckImage(_, path) => image::check_export(path).and_then(|()| image::write_through(path)).map_err(|e| e.to_string()),
             Step::ConfirmCut(subsystem) => self.confirm_cut(subsystem),
             other => self.kernel.nvmet.run(other).map_err(|e| e.to_string()),
         }
