@@ -122,7 +122,9 @@ pub fn run() -> End {
             && appliance.supervisor.is_finished()
         {
             appliance.keep_time();
-            appliance.log.close();
+            if !appliance.log.close() {
+                console::say("the data disk does not take the log's last lines, going on without");
+            }
             return end;
         }
     }
@@ -299,7 +301,7 @@ impl Appliance {
             self.faults.push(format!("The log cannot be kept: {fault}"));
         }
         self.faults.extend(setup::set_clock());
-        self.keep_time();
+        setup::keep_time();
         let plan = setup::read_plan(CONFIGURATION).map_err(|faults| (not_serving("kurrent.yaml has to be corrected"), faults))?;
         if let Err(fault) = nix::unistd::sethostname(&plan.hostname) {
             self.faults.push(format!("Setting the hostname: {fault}"));
@@ -310,7 +312,7 @@ impl Appliance {
 
     fn keep_time(&mut self) {
         self.time_kept = now().mono;
-        setup::keep_time();
+        self.log.keep_time();
     }
 
     fn supervise(&mut self, event: &Event) {

@@ -1,41 +1,47 @@
 //! The log on the data partition: PID 1's own lines, what services print, the kernel's messages. Rotated by size; before the
-//! partition is mounted, kept in memory.
+//! partition is mounted, kept in memory. Never waits for the disk: see `writer.rs`.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use crate::writer::{Job, Writer};
+use std::path::Path;
+use std::time::Duration;
 
 /// A file is rotated at this size.
 const FILE_OCTETS: u64 = 4 << 20;
-/// Older files that are kept: `kurrent.log.1` is the youngest of them.
-const OLDER_FILES: u32 = 4;
 /// What is kept until there is a file.
 const EARLY_OCTETS: usize = 256 << 10;
 /// A service that writes endless lines must not fill the memory.
 const LINE_CHARS: usize = 2000;
+/// For what is still to be written at the end; a disk that needs longer does not answer.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The log.
 pub struct Log {
-    file: Option<(PathBuf, File, u64)>,
-    early: Vec<u8>,
+    state: State,
+    /// Lines that found no room since the last one that did.
+    lost: u64,
     limit: u64,
+    close_within: Duration,
+}
+
+enum State {
+    Early(Vec<u8>),
+    Open(Writer),
+    Closed,
 }
 
 impl Log {
     /// Nothing on a disk yet.
     pub fn new() -> Self {
-        Self { file: None, early: Vec::new(), limit: FILE_OCTETS }
+        Self { state: State::Early(Vec::new()), lost: 0, limit: FILE_OCTETS, close_within: CLOSE_WITHIN }
     }
 
     /// From now on into this folder, beginning with what was kept.
     pub fn open(&mut self, folder: &Path) -> std::io::Result<()> {
-        fs::create_dir_all(folder)?;
-        let path = folder.join("kurrent.log");
-        let file = OpenOptions::new().append(true).create(true).open(&path)?;
-        let length = file.metadata()?.len();
-        self.file = Some((path, file, length));
-        let early = std::mem::take(&mut self.early);
-        self.write(&early);
+        let writer = Writer::start(folder, self.limit)?;
+        if let State::Early(early) = &mut self.state {
+            writer.put(Job::Log(std::mem::take(early)));
+        }
+        self.state = State::Open(writer);
         Ok(())
     }
 
@@ -43,42 +49,39 @@ impl Log {
     pub fn line(&mut self, source: &str, text: &str) {
         let text: String = text.chars().take(LINE_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
         let wall = kurrent_sys::clock::now().wall;
-        self.write(format!("{wall:.3} {source}: {text}\n").as_bytes());
-    }
-
-    fn write(&mut self, octets: &[u8]) {
-        let Some((path, file, length)) = &mut self.file else {
-            if self.early.len() + octets.len() <= EARLY_OCTETS {
-                self.early.extend(octets);
+        let mut line = format!("{wall:.3} {source}: {text}\n");
+        if self.lost > 0 {
+            line = format!("{wall:.3} init: {} lines are missing here: the disk did not take them\n{line}", self.lost);
+        }
+        let kept = match &mut self.state {
+            State::Early(early) => {
+                let room = early.len() + line.len() <= EARLY_OCTETS;
+                if room {
+                    early.extend(line.as_bytes());
+                }
+                room
             }
-            return;
+            State::Open(writer) => writer.put(Job::Log(line.into_bytes())),
+            State::Closed => false,
         };
-        // A full disk costs log lines, nothing else.
-        if file.write_all(octets).is_ok() {
-            *length += u64::try_from(octets.len()).unwrap_or(0);
-        }
-        if *length >= self.limit {
-            rotate(path);
-            if let Ok(fresh) = OpenOptions::new().append(true).create(true).open(&*path) {
-                (*file, *length) = (fresh, 0);
-            }
+        self.lost = if kept { 0 } else { self.lost.saturating_add(1) };
+    }
+
+    /// Lets the time be kept, by the thread that may wait for the disk.
+    pub fn keep_time(&self) {
+        if let State::Open(writer) = &self.state {
+            // Only a convenience: without room for it the time is kept later.
+            writer.put(Job::KeepTime);
         }
     }
 
-    /// Lets go of the file, so that its file system can be unmounted.
-    pub fn close(&mut self) {
-        if let Some((_, file, _)) = self.file.take() {
-            let _ = file.sync_all();
+    /// Lets go of the file, so that its file system can be unmounted; whether everything could be written.
+    pub fn close(&mut self) -> bool {
+        match std::mem::replace(&mut self.state, State::Closed) {
+            State::Open(writer) => writer.close(self.close_within),
+            State::Early(_) | State::Closed => true,
         }
     }
-}
-
-fn rotate(path: &Path) {
-    let older = |number: u32| PathBuf::from(format!("{}.{number}", path.display()));
-    for number in (1..OLDER_FILES).rev() {
-        let _ = fs::rename(older(number), older(number + 1));
-    }
-    let _ = fs::rename(path, older(1));
 }
 
 /// A record of `/dev/kmsg` (`priority,sequence,microseconds,flags;text`, then lines that begin with a blank): its text with the
@@ -95,6 +98,46 @@ pub fn kernel_message(record: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::io::Read as _;
+    use std::time::Instant;
+
+    #[test]
+    fn a_disk_that_stalls_costs_lines_and_keeps_nobody_waiting() {
+        let folder = std::env::temp_dir().join(format!("kurrent-init-stall-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        // Whoever writes to a full pipe hangs, as on a disk that does not answer, until somebody reads.
+        let pipe = folder.join("kurrent.log");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut disk = fs::File::options().read(true).write(true).open(&pipe).unwrap();
+        let mut log = Log { close_within: Duration::from_millis(20), ..Log::new() };
+        log.open(&folder).unwrap();
+        let started = Instant::now();
+        let long = "x".repeat(LINE_CHARS);
+        while log.lost < 100 {
+            log.line("kurrentd", &long);
+            assert!(started.elapsed() < Duration::from_secs(30), "the queue has an end");
+        }
+        let lost = log.lost;
+        // It answers again: what is missing is said where it is missing.
+        let mut taken = String::new();
+        let mut piece = vec![0; 1 << 16];
+        while !taken.contains(" lines are missing here") {
+            let length = disk.read(&mut piece).unwrap();
+            taken.push_str(&String::from_utf8_lossy(&piece[..length]));
+            log.line("kurrentd", "again");
+            assert!(started.elapsed() < Duration::from_secs(60), "{}", taken.len());
+        }
+        let said = taken.split(" init: ").nth(1).unwrap();
+        let number: u64 = said.split(' ').next().unwrap().parse().unwrap();
+        assert!(number >= lost, "{number} {lost}");
+        // And stalls for good: the end comes all the same.
+        for _ in 0..3000 {
+            log.line("kurrentd", &long);
+        }
+        assert!(!log.close());
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn early_lines_come_first_and_the_log_is_rotated_and_bounded() {
@@ -102,12 +145,16 @@ mod tests {
         let mut log = Log { limit: 1000, ..Log::new() };
         log.line("init", "early\u{1b}[2J line");
         log.open(&folder).unwrap();
+        assert!(log.close());
         let text = fs::read_to_string(folder.join("kurrent.log")).unwrap();
         assert!(text.ends_with(" init: early [2J line\n"), "{text:?}");
+        log.line("init", "nobody reads this any more");
+        let mut log = Log { limit: 1000, ..Log::new() };
+        log.open(&folder).unwrap();
         for number in 0..1000 {
             log.line("kurrentd", &format!("line {number}"));
         }
-        log.close();
+        assert!(log.close());
         let mut files: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap()).collect();
         files.sort_by_key(fs::DirEntry::file_name);
         assert_eq!(files.len(), 5);

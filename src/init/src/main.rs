@@ -19,6 +19,7 @@ mod network;
 mod process;
 mod setup;
 mod shutdown;
+mod writer;
 
 use kurrent_sys::{kmod, power::End};
 use std::path::Path;
