@@ -54,7 +54,8 @@ enum Stage {
 
 struct Appliance {
     stage: Stage,
-    started: Mono,
+    /// Since when the disk is looked for: drivers are there.
+    looking_since: Mono,
     log: Log,
     screen: Screen,
     view: View,
@@ -77,7 +78,7 @@ struct Appliance {
 pub fn run() -> End {
     let mut appliance = Appliance {
         stage: Stage::LookingForDisk,
-        started: now().mono,
+        looking_since: now().mono,
         log: Log::new(),
         screen: Screen::default(),
         view: View { version: env!("CARGO_PKG_VERSION").to_owned(), phase: "starting".to_owned(), ..View::default() },
@@ -99,6 +100,7 @@ pub fn run() -> End {
     appliance.draw();
     appliance.load_drivers();
     appliance.mount_all(&mounts::with_modules());
+    appliance.looking_since = now().mono;
     loop {
         sources.buttons.look(Path::new("/sys"), Path::new("/dev"));
         appliance.tick();
@@ -246,7 +248,8 @@ impl Appliance {
     }
 
     fn look_for_disk(&mut self, at: Mono) {
-        match disk::find() {
+        let looking_for = at.since(self.looking_since);
+        match disk::find(disk::places(), looking_for) {
             Found::One(disk) => {
                 "preparing the disk".clone_into(&mut self.view.phase);
                 self.draw();
@@ -258,18 +261,27 @@ impl Appliance {
                     Err((phase, faults)) => self.stuck(&phase, faults),
                 }
             }
-            Found::Several(names) => {
+            Found::Several { names, booted } => {
                 let names = names.join(", ");
-                let fault =
-                    format!("Disks {names} all hold a Kurrent image, and it cannot be told which one was booted. Remove all but one.");
+                let why = match booted {
+                    Some(_) => "were written with the same image",
+                    None => "hold a Kurrent image",
+                };
+                let fault = format!(
+                    "Disks {names} all {why}, and it cannot be told which one was booted. Remove all but one, then start the appliance again."
+                );
                 self.stuck("NOT SERVING: several appliance disks", vec![fault]);
             }
-            Found::None(disks) => {
+            Found::None { disks, booted } => {
                 "looking for the appliance's disk".clone_into(&mut self.view.phase);
-                if at.since(self.started) > DISK_PATIENCE {
+                if looking_for > DISK_PATIENCE {
                     let names: Vec<String> = disks.into_iter().map(|disk| disk.name).collect();
                     let seen = if names.is_empty() { "no disk at all".to_owned() } else { names.join(", ") };
-                    self.view.faults = vec![format!("No disk with Kurrent's partitions found yet. Seen: {seen}. Looking on.")];
+                    let wanted = match booted {
+                        Some(esp) => format!("The disk that was booted (partition {esp}) is not found yet"),
+                        None => "No disk with Kurrent's partitions found yet".to_owned(),
+                    };
+                    self.view.faults = vec![format!("{wanted}. Seen: {seen}. Looking on.")];
                 }
             }
         }
