@@ -25,6 +25,8 @@ const FILE_MODE: u32 = 0o600;
 /// About 60,000 records.
 const MAX_BYTES: u64 = 32 << 20;
 const MAX_NODES: usize = 1_000_000;
+/// Addresses kept of one record: a device has one at a time, and connections from an earlier one end with their keep-alive.
+const MOST_ADDRESSES: usize = 8;
 
 /// The secrets of one device's epoch as one Worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +44,9 @@ pub struct Record {
     pub host_secret: Secret,
     /// The target proves itself with it.
     pub controller_secret: Secret,
+    /// Where its boots were granted to, the latest last: whose connections they are when this epoch is cut.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<Ipv4Addr>,
 }
 
 impl Record {
@@ -49,7 +54,7 @@ impl Record {
         let secret = || Secret::from_random(&Zeroizing::new(entropy::random()));
         let host_id = uuid::Builder::from_random_bytes(entropy::random()).into_uuid();
         let (worker_id, epoch, device) = key.clone();
-        Self { worker_id, epoch, device, host_id, host_secret: secret(), controller_secret: secret() }
+        Self { worker_id, epoch, device, host_id, host_secret: secret(), controller_secret: secret(), addresses: vec![] }
     }
 
     /// Both secrets, for the target.
@@ -90,6 +95,8 @@ struct Inner {
     records: ArcSwap<Result<Records, CredentialsError>>,
     /// Held by the one who writes.
     writing: Mutex<()>,
+    /// Addresses that the file does not have yet, of records that are there. Never held while something blocks.
+    news: Mutex<BTreeMap<Key, Vec<Ipv4Addr>>>,
 }
 
 impl CredentialStore {
@@ -99,7 +106,7 @@ impl CredentialStore {
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join(FILE);
         let records = load(&path).map_err(CredentialsError::Unusable);
-        Self(Arc::new(Inner { path, records: ArcSwap::from_pointee(records), writing: Mutex::default() }))
+        Self(Arc::new(Inner { path, records: ArcSwap::from_pointee(records), writing: Mutex::default(), news: Mutex::default() }))
     }
 
     /// Why nothing can be authorised, if so.
@@ -114,10 +121,25 @@ impl CredentialStore {
         self.0.records.load().as_ref().as_ref().ok()?.get(&(worker.clone(), epoch, device)).cloned()
     }
 
-    /// All records, for the reconciler to see what was promised before.
+    /// All records, for the reconciler to see what was promised before, with the addresses of the latest boots.
     #[must_use]
     pub fn all(&self) -> Vec<Record> {
-        self.0.records.load().as_ref().as_ref().map(|r| r.values().cloned().collect()).unwrap_or_default()
+        let mut records = self.0.records.load().as_ref().as_ref().cloned().unwrap_or_default();
+        add_news(&mut records, &self.news());
+        records.into_values().collect()
+    }
+
+    /// Remembers where a boot of this epoch is granted to. Never blocks on the disk: the next [`CredentialStore::ensure`] writes
+    /// it, and an address that is lost until then only makes the fence count more connections than it must.
+    pub fn granted(&self, worker: &WorkerId, epoch: u64, device: MacAddr, address: Ipv4Addr) {
+        // Bounded by the records.
+        if self.of(worker, epoch, device).is_some() {
+            add_address(self.news().entry((worker.clone(), epoch, device)).or_default(), address);
+        }
+    }
+
+    fn news(&self) -> std::sync::MutexGuard<'_, BTreeMap<Key, Vec<Ipv4Addr>>> {
+        self.0.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes what is missing, in one durable write.
@@ -146,12 +168,37 @@ impl CredentialStore {
         let records = held.as_ref().as_ref().map_err(Clone::clone)?;
         let mut next = records.clone();
         change(&mut next);
-        if next.len() != records.len() || next.keys().ne(records.keys()) {
+        let news = self.news().clone();
+        let moved = add_news(&mut next, &news);
+        if moved || next.len() != records.len() || next.keys().ne(records.keys()) {
             save(&self.0.path, &next).map_err(CredentialsError::NotDurable)?;
             self.0.records.store(Arc::new(Ok(next)));
         }
+        // What came meanwhile stays for the next time.
+        self.news().retain(|key, addresses| news.get(key) != Some(addresses));
         Ok(())
     }
+}
+
+/// Puts addresses into the records they are of; whether that changed any.
+fn add_news(records: &mut Records, news: &BTreeMap<Key, Vec<Ipv4Addr>>) -> bool {
+    let mut moved = false;
+    for (key, addresses) in news {
+        let Some(record) = records.get_mut(key) else { continue };
+        let before = record.addresses.clone();
+        for address in addresses {
+            add_address(&mut record.addresses, *address);
+        }
+        moved |= record.addresses != before;
+    }
+    moved
+}
+
+/// As the latest, and each only once.
+fn add_address(addresses: &mut Vec<Ipv4Addr>, address: Ipv4Addr) {
+    addresses.retain(|a| *a != address);
+    addresses.push(address);
+    addresses.drain(..addresses.len().saturating_sub(MOST_ADDRESSES));
 }
 
 fn load(path: &Path) -> Result<Records, String> {
@@ -215,7 +262,7 @@ pub enum NotReady {
     NoCredentials,
 }
 
-/// The credentials to seal for one boot. Whether the kernel exports the disk already is asked of
+/// The credentials to seal for one boot; from now on connections from its address are taken for this device's. Whether the kernel exports the disk already is asked of
 /// [`crate::reconcile::TargetHandle::ready`].
 ///
 /// # Errors
@@ -225,6 +272,7 @@ pub fn for_boot(store: &CredentialStore, config: &Config, ledger: &Ledger, facts
     let worker = ledger.worker_of(facts.mac).ok_or(NotReady::NotBound)?;
     let disk = worker.default_disk().ok_or(NotReady::NoDisk)?;
     let record = store.of(&worker.worker_id, device.epoch, facts.mac).ok_or(NotReady::NoCredentials)?;
+    store.granted(&worker.worker_id, device.epoch, facts.mac, facts.address);
     Ok(stage1::Credentials {
         worker: worker.worker_id.clone(),
         mac: facts.mac,
@@ -266,6 +314,26 @@ mod tests {
         assert_ne!(made.host_secret, made.controller_secret);
         assert_eq!(std::fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(!format!("{made:?}").contains("DHHC"), "Debug tells no secret");
+    }
+
+    #[test]
+    fn the_latest_addresses_of_a_record_are_kept_over_a_restart_and_no_more_than_a_few() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = CredentialStore::open(folder.path());
+        let (worker, epoch, device) = key("w1", 1, 1);
+        let wanted = [key("w1", 1, 1)];
+        store.ensure(&wanted).unwrap();
+        for last in (1..=20).chain([15, 15]) {
+            store.granted(&worker, epoch, device, [10, 0, 0, last].into());
+        }
+        store.granted(&worker, 2, device, [10, 0, 0, 99].into());
+        let last = |store: &CredentialStore| store.all()[0].addresses.iter().map(|a| a.octets()[3]).collect::<Vec<_>>();
+        let expected = [13, 14, 16, 17, 18, 19, 20, 15];
+        assert_eq!(last(&store), expected, "at once");
+        assert_eq!(last(&CredentialStore::open(folder.path())), [0; 0], "a grant waits for no disk");
+        store.ensure(&wanted).unwrap();
+        assert_eq!(last(&CredentialStore::open(folder.path())), expected);
+        assert!(store.news().is_empty());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! failure. When the daemon ends, the exports stay: workers must not notice; the next start adopts what is right already.
 //! A kernel without target is a fault that is shown, not an end: the rest of the appliance serves.
 
+mod fence;
 mod pass;
 
 use crate::shared::SharedRef;

@@ -1,5 +1,6 @@
 //! One pass of the reconciler: from a ledger snapshot to what the kernel exports. Blocking.
 
+use super::fence::{Fence, Whose};
 use super::{Export, Kernel, Observation, Session};
 use crate::credentials::{CredentialStore, Record};
 use crate::shared::LeaseSnapshot;
@@ -9,27 +10,20 @@ use kurrent_core::id::{MacAddr, WorkerId, host_nqn};
 use kurrent_core::ledger::Ledger;
 use kurrent_core::target::Step;
 use kurrent_core::target::plan::{Subject, plan};
-use kurrent_core::target::tree::{Desired, NAMESPACE_ID, Observed};
-use kurrent_sys::sockets;
+use kurrent_core::target::tree::{Desired, Keys, NAMESPACE_ID, Observed, ObservedHost};
+use kurrent_sys::configfs::Nvmet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::{Duration, Instant};
-
-/// How long the connections of a cut controller may take to go. The kernel does it in milliseconds.
-const CUT_DEADLINE: Duration = Duration::from_secs(3);
-const CUT_POLL: Duration = Duration::from_millis(20);
 
 /// Carries what must be remembered from pass to pass.
 pub struct Follower {
-    kernel: Kernel,
+    nvmet: Nvmet,
     credentials: CredentialStore,
-    local: SocketAddrV4,
-    /// Connections that a subsystem's cut must have ended, by subsystem. Kept until they are seen gone.
-    fences: BTreeMap<String, BTreeSet<SocketAddrV4>>,
+    fence: Fence,
     /// With an unusable credentials file: the bindings found at the start, whose keys only the kernel still knows.
     adopted: Option<BTreeSet<Binding>>,
-    /// Faults of this pass that are about one subsystem.
-    disk_faults: Vec<(String, String)>,
+    /// Faults of this pass that are about one host's access: the host and the fault.
+    host_faults: Vec<(String, String)>,
     /// The host that each subsystem should have.
     hosts_wanted: BTreeMap<String, String>,
     /// The generation at which a fault (text, host) was first seen.
@@ -41,12 +35,11 @@ type Binding = (WorkerId, u64, MacAddr);
 impl Follower {
     pub(super) fn new(kernel: Kernel, credentials: CredentialStore, local: SocketAddrV4) -> Self {
         Self {
-            kernel,
+            nvmet: kernel.nvmet,
             credentials,
-            local,
-            fences: BTreeMap::new(),
+            fence: Fence::new(kernel.tcp, local),
             adopted: None,
-            disk_faults: Vec::new(),
+            host_faults: Vec::new(),
             hosts_wanted: BTreeMap::new(),
             faults_since: BTreeMap::new(),
         }
@@ -59,20 +52,24 @@ impl Follower {
             // What is exported stays, what is revoked goes; nothing new is opened without secrets.
             seen.faults.push(fault.to_string());
         }
-        self.disk_faults.clear();
+        self.host_faults.clear();
         let mut looked = false;
-        match self.kernel.nvmet.observe() {
+        match self.nvmet.observe() {
             Ok(before) => {
                 looked = true;
                 let desired = self.desired(config, ledger, &wanted, &before);
-                self.follow(config, &desired, &before, leases, &mut seen);
+                let known = self.addresses(config, &wanted, leases);
+                self.follow(&desired, &before, &known, &mut seen);
                 self.read_back(&desired, &mut seen);
             }
             Err(fault) => seen.faults.push(fault.to_string()),
         }
-        seen.sessions = self.sessions();
+        match self.fence.connections() {
+            Ok(connections) => seen.sessions = sessions(connections),
+            Err(fault) => seen.faults.push(fault),
+        }
         // Until the old epoch is fenced its record tells whose connections must go.
-        if looked && self.fences.is_empty() {
+        if looked && self.fence.pending().is_empty() {
             let wanted: BTreeSet<&Binding> = wanted.iter().collect();
             let hosted = |r: &Record| seen.tree.hosts.contains_key(host_nqn(&config.agent.nqn_base, &r.worker_id, r.epoch).as_str());
             let kept = |r: &Record| hosted(r) || wanted.contains(&(r.worker_id.clone(), r.epoch, r.device));
@@ -88,9 +85,8 @@ impl Follower {
     /// every later change of another Worker look unfinished. The host is part of it: a new epoch's fault is a new fault.
     fn date_faults(&mut self, seen: &mut Observation) {
         let mut since = BTreeMap::new();
-        for (subsystem, text) in &self.disk_faults {
-            let host = self.hosts_wanted.get(subsystem).cloned().unwrap_or_default();
-            let key = (text.clone(), host);
+        for (host, text) in &self.host_faults {
+            let key = (text.clone(), host.clone());
             let first = self.faults_since.get(&key).copied().unwrap_or(seen.generation);
             seen.fault_since.insert(text.clone(), first);
             since.insert(key, first);
@@ -111,104 +107,99 @@ impl Follower {
         })
     }
 
-    fn follow(&mut self, config: &Config, desired: &Desired, before: &Observed, leases: &LeaseSnapshot, seen: &mut Observation) {
+    fn follow(&mut self, desired: &Desired, before: &Observed, known: &Addresses, seen: &mut Observation) {
         let steps = plan(desired, before);
-        let promised = self.credentials.all();
         self.hosts_wanted = desired.subsystems.iter().map(|(name, s)| (name.clone(), s.host.clone())).collect();
-        let mut failed: BTreeSet<(u8, String)> = BTreeSet::new();
+        self.fence.retain(|s| before.subsystems.contains_key(s));
+        let mut failed: BTreeSet<Subject<'_>> = BTreeSet::new();
+        let mut asked: BTreeSet<&str> = BTreeSet::new();
         for step in &steps {
-            if failed.contains(&subject(step)) {
+            if step.needs().any(|n| failed.contains(&n)) {
+                // What follows about the same thing is built on it: no link when the host could not be allowed.
+                failed.insert(step.subject());
                 continue;
             }
-            if let Step::Unlink(subsystem) = step {
-                self.remember_connections(config, desired, before, subsystem, &promised, leases);
+            match step {
+                Step::Unlink(s) => self.fence.cut(s, whose(desired, before, s, known, false)),
+                // Cut by somebody else, before this daemon started or by hand: who was connected nobody has noted.
+                Step::ConfirmCut(s) if before.subsystems.contains_key(s) && !self.fence.knows(s) => {
+                    self.fence.cut(s, whose(desired, before, s, known, true));
+                }
+                _ => {}
             }
-            match self.run(step) {
+            if let Step::ConfirmCut(s) = step {
+                asked.insert(s);
+            }
+            match self.run(step, desired) {
                 Ok(()) => tracing::info!("target: {step}"),
                 Err(fault) => {
                     let text = format!("{step}: {fault}");
-                    if let Subject::Subsystem(subsystem) = step.subject() {
-                        self.disk_faults.push((subsystem.to_owned(), text.clone()));
-                    }
+                    let host = match step.subject() {
+                        Subject::Subsystem(s) => Some(self.hosts_wanted.get(s).cloned().unwrap_or_default()),
+                        Subject::Host(h) => Some(h.to_owned()),
+                        Subject::Port => None,
+                    };
+                    self.host_faults.extend(host.map(|h| (h, text.clone())));
                     seen.faults.push(text);
-                    failed.insert(subject(step));
+                    failed.insert(step.subject());
                 }
             }
         }
         // A withdrawal has no link that would wait for its cut.
-        let pending: Vec<String> = self.fences.keys().cloned().collect();
-        for subsystem in pending {
-            if let Err(fault) = self.confirm_cut(&subsystem) {
+        for subsystem in self.fence.pending().iter().filter(|s| !asked.contains(s.as_str())) {
+            if let Err(fault) = self.fence.confirm(subsystem) {
                 seen.faults.push(format!("{subsystem}: {fault}"));
             }
         }
     }
 
-    fn run(&mut self, step: &Step) -> Result<(), String> {
+    fn run(&mut self, step: &Step, desired: &Desired) -> Result<(), String> {
+        let kernel = |result: Result<(), kurrent_sys::configfs::TargetError>| result.map_err(|e| e.to_string());
         match step {
             Step::CheckImage(_, path) => image::check_export(path).and_then(|()| image::write_through(path)).map_err(|e| e.to_string()),
-            Step::ConfirmCut(subsystem) => self.confirm_cut(subsystem),
-            other => self.kernel.nvmet.run(other).map_err(|e| e.to_string()),
+            Step::ConfirmCut(subsystem) => self.fence.confirm(subsystem),
+            Step::Allow(_, host) => {
+                self.has_its_keys(host, desired.hosts.get(host))?;
+                kernel(self.nvmet.run(step))
+            }
+            Step::Link(subsystem) => {
+                kernel(self.nvmet.run(step))?;
+                self.fence.linked(subsystem);
+                Ok(())
+            }
+            other => kernel(self.nvmet.run(other)),
         }
     }
 
-    /// Notes the live connections of hosts that lose this subsystem, so that their end can be confirmed.
-    fn remember_connections(
-        &mut self,
-        config: &Config,
-        desired: &Desired,
-        before: &Observed,
-        subsystem: &str,
-        promised: &[Record],
-        leases: &LeaseSnapshot,
-    ) {
-        let Some(is) = before.subsystems.get(subsystem) else { return };
-        let stays = |h: &str| desired.hosts.get(h).is_some_and(|k| before.hosts.get(h).is_some_and(|o| o.keys.as_ref() == Some(k)));
-        let name = |r: &Record| host_nqn(&config.agent.nqn_base, &r.worker_id, r.epoch);
-        let losing = |r: &&Record| {
-            let host = name(r);
-            is.allowed.contains(host.as_str())
-                && !stays(host.as_str())
-                && before.hosts.get(host.as_str()).is_some_and(|o| o.keys == Some(r.keys()))
+    /// The kernel lets an allowed host in without asking it anything when it has no key: looked at, not believed.
+    fn has_its_keys(&self, host: &str, wanted: Option<&Keys>) -> Result<(), String> {
+        let is = self.nvmet.host_now(host).map_err(|e| e.to_string())?;
+        if wanted.is_some_and(|keys| is == ObservedHost::with(keys)) {
+            Ok(())
+        } else {
+            Err(format!("the kernel does not have the keys of {host}; it would let anybody in under that name"))
+        }
+    }
+
+    /// Where every device that may be connected is known to be: by what its boots were granted, and by its lease.
+    fn addresses(&self, config: &Config, wanted: &[Binding], leases: &LeaseSnapshot) -> Addresses {
+        let records = self.credentials.all();
+        let leased = |device: MacAddr| leases.iter().filter(move |(_, mac)| **mac == device).map(|(ip, _)| *ip);
+        let of_record = |r: &Record| {
+            let host = host_nqn(&config.agent.nqn_base, &r.worker_id, r.epoch).to_string();
+            (host, Some(r.keys()), r.addresses.iter().copied().chain(leased(r.device)).collect())
         };
-        let devices: BTreeSet<MacAddr> = promised.iter().filter(losing).map(|r| r.device).collect();
-        let addresses: BTreeSet<Ipv4Addr> = leases.iter().filter(|(_, mac)| devices.contains(mac)).map(|(ip, _)| *ip).collect();
-        let open = self.connections().into_iter().filter(|c| addresses.contains(c.ip()));
-        self.fences.entry(subsystem.to_owned()).or_default().extend(open);
-    }
-
-    fn confirm_cut(&mut self, subsystem: &str) -> Result<(), String> {
-        let Some(cut) = self.fences.get(subsystem) else { return Ok(()) };
-        let started = Instant::now();
-        loop {
-            let open = self.connections();
-            let left = cut.iter().filter(|c| open.contains(c)).count();
-            if left == 0 {
-                self.fences.remove(subsystem);
-                return Ok(());
-            }
-            if started.elapsed() >= CUT_DEADLINE {
-                return Err(format!("{left} connections of the old epoch are still open"));
-            }
-            std::thread::sleep(CUT_POLL);
-        }
-    }
-
-    fn connections(&self) -> Vec<SocketAddrV4> {
-        sockets::established(&self.kernel.tcp, self.local).unwrap_or_default()
-    }
-
-    fn sessions(&self) -> Vec<Session> {
-        let mut by_address: BTreeMap<Ipv4Addr, usize> = BTreeMap::new();
-        for connection in self.connections() {
-            *by_address.entry(*connection.ip()).or_default() += 1;
-        }
-        by_address.into_iter().map(|(address, connections)| Session { address, connections }).collect()
+        // With an unusable credentials file only the ledger tells who is who.
+        let unrecorded = wanted
+            .iter()
+            .filter(|_| self.credentials.fault().is_some())
+            .map(|(worker, epoch, device)| (host_nqn(&config.agent.nqn_base, worker, *epoch).to_string(), None, leased(*device).collect()));
+        Addresses(records.iter().map(of_record).chain(unrecorded).collect())
     }
 
     /// "Exported" means read back from the kernel, not that a step was run.
     fn read_back(&self, desired: &Desired, seen: &mut Observation) {
-        let after = match self.kernel.nvmet.observe() {
+        let after = match self.nvmet.observe() {
             Ok(after) => after,
             Err(fault) => return seen.faults.push(fault.to_string()),
         };
@@ -227,12 +218,41 @@ impl Follower {
     }
 }
 
-fn subject(step: &Step) -> (u8, String) {
-    match step.subject() {
-        Subject::Port => (0, String::new()),
-        Subject::Host(h) => (1, h.to_owned()),
-        Subject::Subsystem(s) => (2, s.to_owned()),
+/// Host, its keys where they are known, and its addresses.
+struct Addresses(Vec<(String, Option<Keys>, BTreeSet<Ipv4Addr>)>);
+
+impl Addresses {
+    /// Those of the host that the kernel knows by this name and these keys: two devices may have had one name in turn.
+    fn of(&self, host: &str, keys: Option<&Keys>) -> BTreeSet<Ipv4Addr> {
+        let same = |name: &str, known: &Option<Keys>| name == host && known.as_ref().is_none_or(|k| Some(k) == keys);
+        self.0.iter().filter(|(name, known, _)| same(name, known)).flat_map(|(_, _, addresses)| addresses).copied().collect()
     }
+}
+
+/// Whose connections a cut of `subsystem` must have ended: those of the hosts that lose it. `unseen`: it was cut without us, so
+/// that others than those still on its list may have had it.
+fn whose(desired: &Desired, before: &Observed, subsystem: &str, known: &Addresses, unseen: bool) -> Whose {
+    let keys = |host: &str| before.hosts.get(host).and_then(|h| h.keys.as_ref());
+    let stays = |host: &str| desired.hosts.get(host).is_some_and(|wanted| keys(host) == Some(wanted));
+    let mut whose = Whose { strangers: unseen, ..Whose::default() };
+    whose.staying = before.hosts.keys().filter(|h| stays(h)).flat_map(|h| known.of(h, keys(h))).collect();
+    let Some(is) = before.subsystems.get(subsystem) else { return whose };
+    whose.strangers |= is.allow_any || is.allowed.is_empty();
+    for host in is.allowed.iter().filter(|h| !stays(h)) {
+        let addresses = known.of(host, keys(host));
+        whose.strangers |= addresses.is_empty();
+        whose.addresses.extend(addresses);
+    }
+    whose
+}
+
+/// Connections by address.
+fn sessions(connections: Vec<SocketAddrV4>) -> Vec<Session> {
+    let mut by_address: BTreeMap<Ipv4Addr, usize> = BTreeMap::new();
+    for connection in connections {
+        *by_address.entry(*connection.ip()).or_default() += 1;
+    }
+    by_address.into_iter().map(|(address, connections)| Session { address, connections }).collect()
 }
 
 /// The secrets that every bound Worker must have.

@@ -157,6 +157,14 @@ impl Nvmet {
         })
     }
 
+    /// One host, read back; without keys when it is not there.
+    ///
+    /// # Errors
+    /// [`TargetError::Io`].
+    pub fn host_now(&self, host: &str) -> Result<ObservedHost, TargetError> {
+        observe_host(&self.host(host))
+    }
+
     /// Runs one step; running it again does no harm. [`Step::CheckImage`] and [`Step::ConfirmCut`] are the caller's.
     ///
     /// # Errors

@@ -7,22 +7,28 @@ use std::path::Path;
 
 /// Where the kernel lists them.
 pub const PROC_NET_TCP: &str = "/proc/net/tcp";
-/// `TCP_ESTABLISHED` in the kernel's `tcp_states.h`.
-const ESTABLISHED: &str = "01";
+/// `TCP_LISTEN` in the kernel's `tcp_states.h`.
+const LISTEN: &str = "0A";
+/// Inode of a row that is only the protocol's: the socket was released, or nobody has accepted it yet.
+const NO_SOCKET: &str = "0";
 
-/// The remote ends of all established connections to `local`.
+/// The remote ends of all connections to `local` whose socket somebody still holds, whatever their TCP state: nvmet shuts a socket
+/// down first and releases it when the queue behind it is torn down, so a connection that is being closed is not gone yet. A
+/// kernel's socket has an inode as everybody's; a row without one (`TIME_WAIT`, or closing by itself) has no queue behind it.
 ///
 /// # Errors
 /// The list can not be read.
-pub fn established(list: &Path, local: SocketAddrV4) -> io::Result<Vec<SocketAddrV4>> {
+pub fn held(list: &Path, local: SocketAddrV4) -> io::Result<Vec<SocketAddrV4>> {
     let text = std::fs::read_to_string(list)?;
     Ok(text.lines().skip(1).filter_map(|line| remote_of(line, local)).collect())
 }
 
+/// `sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode …`
 fn remote_of(line: &str, local: SocketAddrV4) -> Option<SocketAddrV4> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let (here, there, state) = (words.next()?, words.next()?, words.next()?);
-    (state == ESTABLISHED && address(here)? == local).then(|| address(there)).flatten()
+    let inode = words.nth(5)?;
+    (state != LISTEN && inode != NO_SOCKET && address(here)? == local).then(|| address(there)).flatten()
 }
 
 /// `0100007F:1144`: the address as the host's 32-bit word, the port in network order.
@@ -37,16 +43,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn established_connections_to_the_port_are_found_and_others_are_not() {
+    fn what_is_held_counts_in_every_state_and_nothing_else_does() {
         let list = tempfile::NamedTempFile::new().unwrap();
-        let text = "  sl  local_address rem_address   st\n\
-            0: 0100000A:1144 00000000:0000 0A 0\n\
-            1: 0100000A:1144 6400000A:A001 01 0\n\
-            2: 0100000A:1144 6500000A:A002 06 0\n\
-            3: 0100000A:0050 6400000A:A003 01 0\n\
-            4: short\n";
+        let row = |local: &str, remote: &str, state: &str, inode: &str| {
+            format!(
+                "   1: {local} {remote} {state} 00000000:00000000 00:00000000 00000000     0        0 {inode} 1 0000000000000000 20 0 0 10 -1\n"
+            )
+        };
+        let ours = "0100000A:1144";
+        let mut text = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n".to_owned();
+        let mut expected = vec![];
+        // Established, SYN_SENT, SYN_RECV, FIN_WAIT1, FIN_WAIT2, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING.
+        for (n, state) in (1u16..).zip(["01", "02", "03", "04", "05", "07", "08", "09", "0B"]) {
+            text += &row(ours, &format!("6400000A:{n:04X}"), state, "12345");
+            text += &row(ours, &format!("6500000A:{n:04X}"), state, "0");
+            expected.push(SocketAddrV4::new([10, 0, 0, 100].into(), n));
+        }
+        text += &row(ours, "00000000:0000", "0A", "77");
+        text += &row(ours, "6600000A:A002", "06", "0");
+        text += &row("0100000A:0050", "6400000A:A003", "01", "78");
+        text += &row("0200000A:1144", "6400000A:A004", "01", "79");
+        text += "   4: short\n";
         std::fs::write(list.path(), text).unwrap();
-        let found = established(list.path(), "10.0.0.1:4420".parse().unwrap()).unwrap();
-        assert_eq!(found, ["10.0.0.100:40961".parse().unwrap()]);
+        assert_eq!(held(list.path(), "10.0.0.1:4420".parse().unwrap()).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_list_that_can_not_be_read_is_not_an_empty_one() {
+        assert!(held(Path::new("/nonexistent/tcp"), "10.0.0.1:4420".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn the_running_kernels_list_is_read() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let std::net::SocketAddr::V4(local) = listener.local_addr().unwrap() else { panic!("IPv4") };
+        let mut client = std::net::TcpStream::connect(local).unwrap();
+        let held = || held(Path::new(PROC_NET_TCP), local).unwrap();
+        assert_eq!(held(), [], "nobody has accepted it yet");
+        let (server, remote) = listener.accept().unwrap();
+        assert_eq!(held().into_iter().map(std::net::SocketAddr::V4).collect::<Vec<_>>(), [remote]);
+        server.shutdown(std::net::Shutdown::Both).unwrap();
+        // The end of the stream has come, so the server's side is no longer established; yet its socket is there.
+        std::io::Read::read(&mut client, &mut [0]).unwrap();
+        assert_eq!(held().len(), 1, "shut down, not released");
+        drop(server);
+        assert_eq!(held(), []);
     }
 }

@@ -6,11 +6,12 @@
 //!
 //! Closing starts with the port link because that is the step that cuts live controllers (removing an allowed host does not), and
 //! because a crash after it leaves the subsystem unreachable rather than half closed. Disabling the namespace then waits for the
-//! I/O in flight. Opening ends with the link, because a worker that reconnects while it is not yet allowed gives up for good.
+//! I/O in flight. Whatever is not linked is closed to the end, namespace and hosts, before it opens: opening begins with the
+//! proof that the cut connections are gone, because a controller that the kernel is still tearing down would find the namespace
+//! enabled again. It ends with the link, because a worker that reconnects while it is not yet allowed gives up for good.
 
 use super::tree::{
-    DHCHAP_GROUP, DHCHAP_HASH, Desired, Keys, NAMESPACE_ID, Observed, ObservedHost, ObservedNamespace, ObservedPort, ObservedSubsystem,
-    Port, Subsystem,
+    Desired, Keys, NAMESPACE_ID, Observed, ObservedHost, ObservedNamespace, ObservedPort, ObservedSubsystem, Port, Subsystem,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -56,13 +57,13 @@ pub enum Step {
     EnableNamespace(String, u32),
     /// Puts a host into `allowed_hosts`.
     Allow(String, String),
-    /// Fails unless the connections that were there when the subsystem was unlinked are gone.
+    /// Fails unless the connections that were there when the subsystem was unlinked are gone. Nothing opens before it.
     ConfirmCut(String),
     /// Links the subsystem to the port.
     Link(String),
 }
 
-/// What a step is about: when one fails, later steps about the same thing are not run.
+/// What a step is about: when one fails, later steps about the same thing are not run ([`Step::needs`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject<'a> {
     /// The port.
@@ -96,6 +97,19 @@ impl Step {
             | Self::ConfirmCut(s)
             | Self::Link(s) => Subject::Subsystem(s),
         }
+    }
+}
+
+impl Step {
+    /// Everything that must have gone well before this step: when one of these failed, the step may not be run and counts as
+    /// failed itself. The kernel asks nothing of an allowed host that has no key, so no host is let in whose own steps failed.
+    pub fn needs(&self) -> impl Iterator<Item = Subject<'_>> {
+        let other = match self {
+            Self::Allow(_, host) => Some(Subject::Host(host)),
+            Self::Link(_) => Some(Subject::Port),
+            _ => None,
+        };
+        std::iter::once(self.subject()).chain(other)
     }
 }
 
@@ -152,12 +166,16 @@ impl Planner<'_> {
         self.desired.hosts.get(host).zip(self.state.hosts.get(host)).is_some_and(|(wanted, is)| *is == ObservedHost::with(wanted))
     }
 
-    /// Whether anything must be taken away from this subsystem, or changed that can not be changed while it is in use.
-    fn must_close(&self, name: &str, is: &ObservedSubsystem) -> bool {
+    /// Whether anything must be taken away from this subsystem, or changed that can not be changed while it is in use. `linked`:
+    /// it is reached through the right port, and stays so.
+    fn must_close(&self, name: &str, is: &ObservedSubsystem, linked: bool) -> bool {
         let Some(wanted) = self.desired.subsystems.get(name) else { return true };
+        // Taking a host off the list cuts nobody: who was on it before may still be connected.
+        let unproven =
+            if linked { !is.allowed.contains(&wanted.host) } else { !is.allowed.is_empty() || is.namespaces.values().any(|n| n.enabled) };
         let stale_host = is.allowed.iter().any(|h| *h != wanted.host || !self.host_is_right(h));
         let wrong_namespace = is.namespaces.iter().any(|(nsid, n)| *nsid != NAMESPACE_ID || (n.enabled && !n.fits(wanted)));
-        is.allow_any || is.serial != wanted.serial || stale_host || wrong_namespace
+        unproven || is.allow_any || is.serial != wanted.serial || stale_host || wrong_namespace
     }
 
     fn close(&mut self) {
@@ -165,7 +183,8 @@ impl Planner<'_> {
             self.state.subsystems.iter().filter(|(n, _)| self.desired.owns(n)).map(|(n, s)| (n.clone(), s.clone())).collect();
         let port_is_right = self.state.port.as_ref().map(|p| &p.address) == self.desired.port.as_ref().map(Port::attributes).as_ref();
         let links = self.state.port.as_ref().map(|p| p.links.clone()).unwrap_or_default();
-        let closing: BTreeSet<String> = ours.iter().filter(|(n, s)| self.must_close(n, s)).map(|(n, _)| n.clone()).collect();
+        let linked = |name: &String| port_is_right && links.contains(name);
+        let closing: BTreeSet<String> = ours.iter().filter(|(n, s)| self.must_close(n, s, linked(n))).map(|(n, _)| n.clone()).collect();
         for name in links.iter().filter(|n| self.desired.owns(n)) {
             if closing.contains(name) || !port_is_right {
                 self.push(Step::Unlink(name.clone()));
@@ -178,21 +197,15 @@ impl Planner<'_> {
             for (nsid, _) in is.namespaces.iter().filter(|(_, n)| n.enabled) {
                 self.push(Step::DisableNamespace(name.clone(), *nsid));
             }
-            let wanted = self.desired.subsystems.get(name);
-            for host in
-                is.allowed.iter().filter(|h| wanted.is_none_or(|w| w.host != **h) || !self.host_is_right(h)).cloned().collect::<Vec<_>>()
-            {
-                self.push(Step::Disallow(name.clone(), host));
+            // A subsystem that still allows somebody can not be removed, and none opens again before its cut is confirmed.
+            for host in &is.allowed {
+                self.push(Step::Disallow(name.clone(), host.clone()));
             }
-            let remake = wanted.is_none_or(|w| w.serial != is.serial);
+            let remake = self.desired.subsystems.get(name).is_none_or(|w| w.serial != is.serial);
             for nsid in is.namespaces.keys().filter(|n| remake || **n != NAMESPACE_ID) {
                 self.push(Step::RemoveNamespace(name.clone(), *nsid));
             }
             if remake {
-                // A subsystem that still allows somebody can not be removed.
-                for host in self.state.subsystems.get(name).map(|s| s.allowed.clone()).unwrap_or_default() {
-                    self.push(Step::Disallow(name.clone(), host));
-                }
                 self.push(Step::RemoveSubsystem(name.clone()));
             }
         }
@@ -220,6 +233,10 @@ impl Planner<'_> {
     }
 
     fn open_subsystem(&mut self, name: &String, wanted: &Subsystem) {
+        let linked = self.state.port.as_ref().is_some_and(|p| p.links.contains(name));
+        if !linked {
+            self.push(Step::ConfirmCut(name.clone()));
+        }
         if !self.state.subsystems.contains_key(name) {
             self.push(Step::CreateSubsystem(name.clone()));
         }
@@ -244,16 +261,9 @@ impl Planner<'_> {
         if !is.allowed.contains(&wanted.host) {
             self.push(Step::Allow(name.clone(), wanted.host.clone()));
         }
-        if !self.state.port.as_ref().is_some_and(|p| p.links.contains(name)) {
-            self.push(Step::ConfirmCut(name.clone()));
+        if !linked {
             self.push(Step::Link(name.clone()));
         }
-    }
-}
-
-impl ObservedHost {
-    fn with(keys: &Keys) -> Self {
-        Self { keys: Some(keys.clone()), method: [DHCHAP_HASH.to_owned(), DHCHAP_GROUP.to_owned()] }
     }
 }
 

@@ -99,6 +99,14 @@ pub struct ObservedHost {
     pub method: [String; 2],
 }
 
+impl ObservedHost {
+    /// A host that has these keys and our method.
+    #[must_use]
+    pub fn with(keys: &Keys) -> Self {
+        Self { keys: Some(keys.clone()), method: [DHCHAP_HASH.to_owned(), DHCHAP_GROUP.to_owned()] }
+    }
+}
+
 /// A subsystem as read back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedSubsystem {

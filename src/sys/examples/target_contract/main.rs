@@ -116,7 +116,7 @@ fn state(number: u32) -> String {
 }
 
 fn connections() -> usize {
-    sockets::established(Path::new(sockets::PROC_NET_TCP), TARGET).expect("/proc/net/tcp").len()
+    sockets::held(Path::new(sockets::PROC_NET_TCP), TARGET).expect("/proc/net/tcp").len()
 }
 
 fn namespace() -> Option<String> {
