@@ -15,6 +15,7 @@ mod switch;
 mod unseal;
 
 use console::say;
+use kurrent_core::modules::Asked;
 use kurrent_core::stage1::{Action, Credentials, Event, Phase, Session};
 use kurrent_sys::{clock, fabrics, kmod};
 use std::collections::VecDeque;
@@ -26,6 +27,8 @@ const NAMESPACE_WITHIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 /// Where the disk's system is put together.
 const NEW_ROOT: &str = "/sysroot";
+
+const NO_CREDENTIALS: &str = "there are no boot credentials";
 
 /// Any fault, as the one line that is shown.
 type Fault = String;
@@ -56,10 +59,14 @@ struct Boot {
     session: Session,
     credentials: Option<Credentials>,
     modules: Option<kmod::ModuleTree>,
+    /// Devices whose drivers were looked for.
+    devices: Asked,
     nic: Option<kurrent_sys::link::Link>,
     /// Block device of the namespace, `nvme0n1`.
     disk: Option<String>,
     root: Option<root::Mounted>,
+    /// What is reported when the system's init can not be started: made before the secrets are wiped, holds none.
+    last_words: Option<report::Prepared>,
 }
 
 impl Boot {
@@ -71,7 +78,7 @@ impl Boot {
                 continue;
             };
             let event = match action {
-                Action::Run(phase) => Some(self.phase(phase).map_or_else(Event::Failed, |()| Event::Done)),
+                Action::Run(phase) => Some(self.phase(phase)),
                 Action::Report(step, detail) => {
                     self.report(step, &detail);
                     None
@@ -82,7 +89,7 @@ impl Boot {
                     None
                 }
                 Action::Reboot => switch::reboot(),
-                Action::SwitchRoot => Some(Event::Failed(self.switch())),
+                Action::SwitchRoot => Some(self.switch()),
             };
             if let Some(event) = event {
                 actions = self.session.on(event, clock::now()).into();
@@ -90,7 +97,17 @@ impl Boot {
         }
     }
 
-    fn phase(&mut self, phase: Phase) -> Result<(), Fault> {
+    fn phase(&mut self, phase: Phase) -> Event {
+        // An earlier try may have come as far as the mount, and its controller may not go while that is there.
+        if phase == Phase::Connect
+            && let Err(fault) = root::unmount(Path::new(NEW_ROOT))
+        {
+            return Event::Hopeless(fault);
+        }
+        self.work(phase).map_or_else(Event::Failed, |()| Event::Done)
+    }
+
+    fn work(&mut self, phase: Phase) -> Result<(), Fault> {
         match phase {
             Phase::Unseal => {
                 switch::mount_kernel_file_systems()?;
@@ -108,22 +125,21 @@ impl Boot {
     }
 
     fn credentials(&self) -> Result<&Credentials, Fault> {
-        self.credentials.as_ref().ok_or_else(|| "there are no boot credentials".to_owned())
+        self.credentials.as_ref().ok_or_else(|| NO_CREDENTIALS.to_owned())
     }
 
     fn drivers(&mut self) -> Result<(), Fault> {
         let tree = kmod::ModuleTree::running().map_err(|e| one_line(&e))?;
-        for fault in tree.coldplug(Path::new("/sys")) {
-            say(&format!("driver: {}", one_line(&fault)));
-        }
+        coldplug(&tree, &mut self.devices);
         tree.load("nvme-tcp").map_err(|e| one_line(&e))?;
         self.modules = Some(tree);
         Ok(())
     }
 
     fn link(&mut self) -> Result<(), Fault> {
-        let nic = network::bring_up(self.credentials()?)?;
-        let credentials = self.credentials()?;
+        let credentials = self.credentials.as_ref().ok_or(NO_CREDENTIALS)?;
+        let modules = self.modules.as_ref().ok_or("there are no modules")?;
+        let nic = network::bring_up(credentials, || coldplug(modules, &mut self.devices))?;
         say(&format!("{} is {} at {}", nic.name, credentials.worker, credentials.address));
         self.nic = Some(nic);
         Ok(())
@@ -180,30 +196,44 @@ impl Boot {
         handover::prepare(Path::new(NEW_ROOT), self.credentials()?, nic)
     }
 
-    fn report(&self, step: &'static str, detail: &str) {
+    fn report(&mut self, step: &'static str, detail: &str) {
         if step == "failed" {
             say(&format!("failed in {:?}: {detail}", self.session.phase()));
         }
-        let (Some(credentials), Some(_)) = (&self.credentials, &self.nic) else { return };
-        if let Err(fault) = report::send(credentials, step, detail) {
+        let report = match &self.credentials {
+            Some(credentials) if self.nic.is_some() => Some(report::Prepared::new(credentials, step, detail)),
+            _ => self.last_words.take(),
+        };
+        if let Some(Err(fault)) = report.map(|r| r.send()) {
             say(&format!("the appliance does not hear the report {step:?}: {fault}"));
         }
     }
 
     /// Wipes the secrets and becomes the system's init; comes back only with the reason why not.
-    fn switch(&mut self) -> Fault {
-        let worker = self.credentials.as_ref().map(|c| c.worker.to_string()).unwrap_or_default();
-        say(&format!("starting the system of {worker}"));
-        let init = match switch::find_init(Path::new(NEW_ROOT)) {
+    fn switch(&mut self) -> Event {
+        let root = Path::new(NEW_ROOT);
+        let init = match switch::find_init(root) {
             Ok(init) => init,
-            Err(fault) => {
-                root::unmount(Path::new(NEW_ROOT));
-                return fault;
-            }
+            Err(fault) => return Event::Failed(fault),
         };
+        if let Some(credentials) = &self.credentials {
+            say(&format!("starting the system of {}", credentials.worker));
+            self.last_words = Some(report::Prepared::new(credentials, "failed", &format!("{init} can not be started")));
+        }
+        // From here there is no way back: the kernel's file systems move away and the initramfs goes.
+        if let Err(fault) = switch::enter(root) {
+            return Event::Hopeless(fault);
+        }
         // Dropped here, wiped by their types: nothing of them is in memory when the system starts.
         self.credentials = None;
-        switch::into(Path::new(NEW_ROOT), &init)
+        Event::Hopeless(switch::exec(&init))
+    }
+}
+
+/// Loads drivers for devices that have appeared.
+fn coldplug(modules: &kmod::ModuleTree, asked: &mut Asked) {
+    for fault in modules.load_drivers(asked.fresh(kmod::modaliases(Path::new("/sys")))) {
+        say(&format!("driver: {}", one_line(&fault)));
     }
 }
 

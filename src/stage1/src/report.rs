@@ -4,31 +4,43 @@ use crate::Fault;
 use kurrent_core::stage1::Credentials;
 use kurrent_handshake::report_proof;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(3);
 /// What the appliance keeps of it.
 const DETAIL_MAX: usize = 200;
 
-/// Sends one report.
-pub fn send(credentials: &Credentials, step: &str, detail: &str) -> Result<(), Fault> {
-    let detail: String = detail.chars().take(DETAIL_MAX).collect();
-    let body = form(credentials, step, &detail);
-    let failed = |e: std::io::Error| format!("{}: {e}", credentials.server);
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::V4(credentials.server), PATIENCE).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE))).map_err(failed)?;
-    let head = format!(
-        "POST /stage1/report HTTP/1.1\r\nHost: {}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        credentials.server,
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).map_err(failed)?;
-    let mut answer = [0; 64];
-    let length = stream.read(&mut answer).map_err(failed)?;
-    let answer = String::from_utf8_lossy(answer.get(..length).unwrap_or_default());
-    let status = answer.split_ascii_whitespace().nth(1).unwrap_or("nothing");
-    if status == "204" { Ok(()) } else { Err(format!("it answers {status}")) }
+/// One report, ready to be sent: its proof is made, so it can be sent when its key is gone.
+pub struct Prepared {
+    server: SocketAddrV4,
+    body: String,
+}
+
+impl Prepared {
+    /// Holds nothing secret.
+    pub fn new(credentials: &Credentials, step: &str, detail: &str) -> Self {
+        let detail: String = detail.chars().take(DETAIL_MAX).collect();
+        Self { server: credentials.server, body: form(credentials, step, &detail) }
+    }
+
+    /// Sends it.
+    pub fn send(&self) -> Result<(), Fault> {
+        let (server, body) = (self.server, &self.body);
+        let failed = |e: std::io::Error| format!("{server}: {e}");
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::V4(server), PATIENCE).map_err(failed)?;
+        stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE))).map_err(failed)?;
+        let head = format!(
+            "POST /stage1/report HTTP/1.1\r\nHost: {server}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).map_err(failed)?;
+        let mut answer = [0; 64];
+        let length = stream.read(&mut answer).map_err(failed)?;
+        let answer = String::from_utf8_lossy(answer.get(..length).unwrap_or_default());
+        let status = answer.split_ascii_whitespace().nth(1).unwrap_or("nothing");
+        if status == "204" { Ok(()) } else { Err(format!("it answers {status}")) }
+    }
 }
 
 fn form(credentials: &Credentials, step: &str, detail: &str) -> String {

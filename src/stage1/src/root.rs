@@ -6,10 +6,13 @@ use kurrent_sys::kmod::ModuleTree;
 use nix::mount::{MntFlags, MsFlags};
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Our mounts, in the order in which they were made.
+const MOUNTS: &str = "/proc/self/mountinfo";
 /// How long the kernel may take to show the partitions.
 const PARTITION_WITHIN: Duration = Duration::from_secs(10);
 /// btrfs has its superblock farthest in.
@@ -69,10 +72,43 @@ pub fn mount(disk: &str, modules: &ModuleTree, place: &Path) -> Result<Mounted, 
     Ok(Mounted { device, kind })
 }
 
-/// Undoes [`mount`] for another try.
-pub fn unmount(place: &Path) {
-    // It may not be mounted, which is what is wanted.
-    let _ = nix::mount::umount2(place, MntFlags::MNT_DETACH);
+/// Undoes [`mount`] for another try, with everything that was mounted in there. When it is not mounted all is well.
+///
+/// Never lazily: a file system that is only out of sight still writes, and its disk is about to be taken from under it.
+pub fn unmount(place: &Path) -> Result<(), Fault> {
+    let table = std::fs::read_to_string(MOUNTS).map_err(|e| format!("{MOUNTS}: {e}"))?;
+    for point in mounts_below(&table, place) {
+        nix::mount::umount2(&point, MntFlags::UMOUNT_NOFOLLOW)
+            .map_err(|e| format!("{} can not be unmounted for another try: {e}", point.display()))?;
+    }
+    Ok(())
+}
+
+/// What is mounted at or below `place`, the latest first: the order in which it can go.
+fn mounts_below(table: &str, place: &Path) -> Vec<PathBuf> {
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped);
+    let mut found: Vec<PathBuf> = points.filter(|p| p.starts_with(place)).collect();
+    found.reverse();
+    found
+}
+
+/// The kernel writes space, tab, newline and backslash as three octal digits.
+fn unescaped(text: &str) -> PathBuf {
+    let (mut octets, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = tail.get(..3).filter(|_| *first == b'\\').and_then(|d| std::str::from_utf8(d).ok());
+        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(octet) => {
+                octets.push(octet);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                octets.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(octets))
 }
 
 fn root_number(contents: &Contents) -> Result<u32, String> {
@@ -145,6 +181,25 @@ mod tests {
     fn errors_marked_in_the_file_system_are_told() {
         assert!(state_warning(Kind::Ext4, &start(1082, &[1])).is_none());
         assert!(state_warning(Kind::Ext4, &start(1082, &[3])).is_some());
+    }
+
+    #[test]
+    fn what_is_mounted_in_the_root_goes_before_it_and_nothing_else_goes() {
+        let table = "1 1 0:2 / / rw - rootfs rootfs rw\n\
+            20 1 0:5 / /dev rw - devtmpfs devtmpfs rw\n\
+            30 1 259:2 / /sysroot rw - ext4 /dev/nvme0n1p1 rw\n\
+            31 30 0:2 /run/kurrent/hostname /sysroot/etc/hostname rw - tmpfs tmpfs rw\n\
+            32 1 0:2 / /sysroot2 rw - tmpfs tmpfs rw\n\
+            33 30 0:2 /a /sysroot/usr/lib/modules/a\\040b\\134 rw - rootfs rootfs rw\n";
+        let found = mounts_below(table, Path::new("/sysroot"));
+        assert_eq!(found, ["/sysroot/usr/lib/modules/a b\\", "/sysroot/etc/hostname", "/sysroot"].map(PathBuf::from));
+        assert_eq!(mounts_below(table, Path::new("/elsewhere")), Vec::<PathBuf>::new());
+        assert_eq!(unescaped("a\\04"), PathBuf::from("a\\04"));
+    }
+
+    #[test]
+    fn what_is_not_mounted_is_unmounted_already() {
+        unmount(tempfile::tempdir().unwrap().path()).unwrap();
     }
 
     #[test]

@@ -52,15 +52,8 @@ pub fn find_init(root: &Path) -> Result<String, Fault> {
     found.map(|i| (*i).to_owned()).ok_or_else(|| format!("the root has no init ({})", INITS.join(", ")))
 }
 
-/// Moves everything into `root` and becomes its init. Comes back only with the reason why not.
-pub fn into(root: &Path, init: &str) -> Fault {
-    match enter(root) {
-        Ok(()) => exec(init),
-        Err(fault) => fault,
-    }
-}
-
-fn enter(root: &Path) -> Result<(), Fault> {
+/// Moves everything into `root` and makes it the root. After a failure nothing is as it was.
+pub fn enter(root: &Path) -> Result<(), Fault> {
     let none: Option<&str> = None;
     // The system mounts it itself if it wants to.
     let _ = nix::mount::umount2(EFI_VARIABLES, MntFlags::MNT_DETACH);
@@ -105,17 +98,15 @@ fn remove_below(folder: &Path, device: u64, kept: &Path) {
     }
 }
 
-fn exec(init: &str) -> Fault {
+/// Becomes the system's init. Comes back only with the reason why not.
+pub fn exec(init: &str) -> Fault {
     crate::console::open();
     let error = Command::new(init)
         .env_clear()
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         .env("TERM", "linux")
         .exec();
-    // Nothing can be tried again from here: the initramfs is gone.
-    say(&format!("{init} can not be started: {error}; the machine starts again"));
-    std::thread::sleep(kurrent_core::stage1::session::BEFORE_REBOOT);
-    reboot()
+    format!("{init} can not be started: {error}")
 }
 
 /// Starts the machine again; never comes back.

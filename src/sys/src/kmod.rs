@@ -255,6 +255,31 @@ mod tests {
     }
 
     #[test]
+    fn a_device_behind_a_bus_gets_its_driver_in_a_later_pass_and_no_other_is_loaded_again() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("modules.dep"), "kernel/xhci.ko:\nkernel/asix.ko:\n").unwrap();
+        fs::write(folder.path().join("modules.alias"), "alias pci:1 xhci\nalias usb:2 asix\n").unwrap();
+        let tree = ModuleTree::open(folder.path()).unwrap();
+        let appear = |place: &str, alias: &str| {
+            let place = folder.path().join("devices").join(place);
+            fs::create_dir_all(&place).unwrap();
+            fs::write(place.join("modalias"), alias).unwrap();
+        };
+        let mut asked = kurrent_core::modules::Asked::default();
+        // The module files are not there: that each is asked for shows in its fault.
+        let mut pass =
+            || tree.load_drivers(asked.fresh(modaliases(folder.path()))).iter().map(ToString::to_string).collect::<Vec<_>>();
+        appear("pci", "pci:1");
+        appear("other", "acpi:none-in-this-image");
+        let first = pass();
+        assert!(first.len() == 1 && first[0].contains("xhci.ko"), "{first:?}");
+        assert_eq!(pass(), Vec::<String>::new());
+        appear("pci/usb1/1-1", "usb:2");
+        let second = pass();
+        assert!(second.len() == 1 && second[0].contains("asix.ko"), "{second:?}");
+    }
+
+    #[test]
     fn only_new_devices_with_a_modalias_ask_for_a_module() {
         let event = |text: &str| new_modalias(text.replace(' ', "\0").as_bytes());
         assert_eq!(event("add@/devices/x ACTION=add MODALIAS=usb:v1 SEQNUM=1 "), Some("usb:v1".to_owned()));

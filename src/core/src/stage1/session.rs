@@ -4,7 +4,7 @@
 //! Unseal -> Drivers -> Link -> Connect -> Namespace -> Root -> Handover -> SwitchRoot (never returns)
 //!    |         |        ^         |           |          |        |
 //!    |         |        +---------+-----------+----------+--------+   failed: wait (1 s doubling to 30 s), again from Link
-//!    +---------+--> failed: only a new boot can help: wait, Reboot
+//!    +---------+--> failed: only a new boot can help: wait, Reboot   <-- hopeless, from anywhere
 //! ```
 //! The appliance may have given the disk to another epoch while we tried: after [`GIVE_UP`] the machine reboots and asks anew.
 
@@ -21,7 +21,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// One step of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Read and delete the session variable, open the sealed credentials.
+    /// Read the session variable and its mask, delete the mask, open the sealed credentials.
     Unseal,
     /// Load the modules of the NIC, of the transport and of the file systems.
     Drivers,
@@ -46,6 +46,8 @@ pub enum Event {
     Done,
     /// The phase that was run failed, in words for console and report; never a secret.
     Failed(String),
+    /// Failed in a way that no other try can mend, in words as [`Event::Failed`].
+    Hopeless(String),
 }
 
 /// What to do, in this order.
@@ -59,7 +61,8 @@ pub enum Action {
     Wait(Duration),
     /// Start the machine again.
     Reboot,
-    /// Wipe the secrets, switch to the root and execute its init. Comes back only as [`Event::Failed`].
+    /// Wipe the secrets, switch to the root and execute its init. Comes back only as [`Event::Failed`] while
+    /// nothing is changed yet, else as [`Event::Hopeless`].
     SwitchRoot,
 }
 
@@ -90,6 +93,7 @@ impl Session {
             Event::Started => vec![Action::Run(self.phase)],
             Event::Done => self.done(),
             Event::Failed(detail) => self.failed(detail, now),
+            Event::Hopeless(detail) => vec![Action::Report("failed", detail), Action::Wait(BEFORE_REBOOT), Action::Reboot],
         }
     }
 
@@ -110,14 +114,11 @@ impl Session {
     }
 
     fn failed(&mut self, detail: String, now: Now) -> Vec<Action> {
-        let mut actions = vec![Action::Report("failed", detail)];
         let since = *self.trying_since.get_or_insert(now.mono);
-        let hopeless = matches!(self.phase, Phase::Unseal | Phase::Drivers) || now.mono.since(since) >= GIVE_UP;
-        if hopeless {
-            actions.extend([Action::Wait(BEFORE_REBOOT), Action::Reboot]);
-            return actions;
+        if matches!(self.phase, Phase::Unseal | Phase::Drivers) || now.mono.since(since) >= GIVE_UP {
+            return self.on(Event::Hopeless(detail), now);
         }
-        actions.extend([Action::Wait(self.wait), Action::Run(Phase::Link)]);
+        let actions = vec![Action::Report("failed", detail), Action::Wait(self.wait), Action::Run(Phase::Link)];
         self.wait = (self.wait * 2).min(LONGEST_WAIT);
         self.phase = Phase::Link;
         actions
@@ -166,6 +167,15 @@ mod tests {
             let reboot = matches!(actions.last(), Some(Action::Reboot));
             assert_eq!((again, reboot), (phase > Phase::Drivers, phase <= Phase::Drivers), "{phase:?}");
             assert!(matches!(actions.get(1), Some(Action::Wait(w)) if *w > Duration::ZERO));
+        }
+    }
+
+    #[test]
+    fn what_no_other_try_can_mend_is_reported_and_leads_to_a_reboot_from_anywhere() {
+        for phase in ALL {
+            let mut session = Session { phase, ..Session::default() };
+            let expected = [Action::Report("failed", "x".into()), Action::Wait(BEFORE_REBOOT), Action::Reboot];
+            assert_eq!(session.on(Event::Hopeless("x".into()), at(0)), expected, "{phase:?}");
         }
     }
 
