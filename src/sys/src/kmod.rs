@@ -267,8 +267,7 @@ mod tests {
         };
         let mut asked = kurrent_core::modules::Asked::default();
         // The module files are not there: that each is asked for shows in its fault.
-        let mut pass =
-            || tree.load_drivers(asked.fresh(modaliases(folder.path()))).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let mut pass = || tree.load_drivers(asked.fresh(modaliases(folder.path()))).iter().map(ToString::to_string).collect::<Vec<_>>();
         appear("pci", "pci:1");
         appear("other", "acpi:none-in-this-image");
         let first = pass();
