@@ -141,6 +141,10 @@ impl Machine {
 
     /// Waits until a line holds `pattern`; the whole console until then.
     fn wait_for(&mut self, pattern: &str, within: Duration) -> Result<String> {
+        self.wait_for_times(pattern, 1, within)
+    }
+
+    fn wait_for_times(&mut self, pattern: &str, times: usize, within: Duration) -> Result<String> {
         let deadline = Instant::now() + within;
         loop {
             let ended = self.process.ended().is_some();
@@ -148,12 +152,22 @@ impl Machine {
             if text.lines().any(|l| l.starts_with("FAIL") || l.contains("Kernel panic")) {
                 bail!("{}: {text}", self.name);
             }
-            if text.contains(pattern) {
+            if text.matches(pattern).count() >= times {
                 return Ok(text);
             }
             ensure!(!ended && Instant::now() < deadline, "{}: no {pattern:?} (ended: {ended}): {text}", self.name);
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Waits for a restart, which -no-reboot makes the end of QEMU.
+    fn wait_for_restart(&mut self) -> Result<()> {
+        let deadline = Instant::now() + SYSTEM_WITHIN;
+        while self.process.ended().is_none() {
+            ensure!(Instant::now() < deadline, "{} does not start again: {}", self.name, self.text());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
     }
 }
 
@@ -169,17 +183,30 @@ fn the_kernels_target_holds_the_contract() -> Result<()> {
     Ok(())
 }
 
+/// What a disk has as its init.
+#[derive(Clone, Copy)]
+enum Init {
+    Program,
+    Missing,
+    /// A link that leads nowhere.
+    Broken,
+}
+
 /// A 4K-native disk whose one partition is a root with our program as its init, and a module folder of a kernel of its own.
-fn worker_disk(run: &Run, parts: &Parts) -> Result<PathBuf> {
-    let root = run.scratch().join("worker-root");
+fn worker_disk(run: &Run, parts: &Parts, name: &str, init: Init) -> Result<PathBuf> {
+    let root = run.scratch().join(format!("{name}-root"));
     for folder in ["dev", "proc", "sys", "run", "etc", "sbin", "usr/lib/modules/1.0-own"] {
         fs::create_dir_all(root.join(folder)).context("a folder")?;
     }
     std::os::unix::fs::symlink("usr/lib", root.join("lib")).context("lib")?;
     fs::write(root.join("etc/hostname"), "master\n").context("hostname")?;
     fs::write(root.join("usr/lib/modules/1.0-own/kept"), "").context("a module")?;
-    copy(&parts.contract, &root.join("sbin/init"))?;
-    let disk = run.scratch().join("disk");
+    match init {
+        Init::Program => copy(&parts.contract, &root.join("sbin/init"))?,
+        Init::Missing => {}
+        Init::Broken => std::os::unix::fs::symlink("/nowhere", root.join("sbin/init")).context("init")?,
+    }
+    let disk = run.scratch().join(name);
     master::write_gpt(&disk, DISK_BYTES)?;
     let mut format = Command::new("/usr/sbin/mke2fs");
     format.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E", &format!("offset={},nodiscard", master::ROOT_OFFSET), "-d"]);
@@ -238,33 +265,57 @@ fn store_session(run: &Run, parts: &Parts, session: &Session, store: &Path) -> R
     let name = |variable: &str| format!("variables/{variable}-{VARIABLE_GUID}");
     let (handed, names) = (session.to_handed(&mask), [name(VARIABLE_SESSION), name(VARIABLE_SESSION_MASK)]);
     let files = [(names[0].as_str(), handed.as_slice()), (names[1].as_str(), mask.as_slice())];
-    let archive = initramfs(run, parts, "store", &parts.contract, &files)?;
-    boot(run, parts, "store", &archive, "contract=store", &firmware(store)?)?.wait_for("\nEND", SYSTEM_WITHIN).map(drop)
+    let machine = format!("store-{}", store.file_name().unwrap_or_default().display());
+    let archive = initramfs(run, parts, &machine, &parts.contract, &files)?;
+    boot(run, parts, &machine, &archive, "contract=store", &firmware(store)?)?.wait_for("\nEND", SYSTEM_WITHIN).map(drop)
+}
+
+fn session() -> Result<Session> {
+    Session::from_bytes(&[7; Session::LEN]).context("a session")
+}
+
+/// An appliance's place that exports `disk`.
+fn serve(run: &Run, parts: &Parts, name: &str, disk: &Path, group: SocketAddrV4) -> Result<Machine> {
+    let archive = initramfs(run, parts, name, &parts.contract, &[])?;
+    let mut more = nic(group, MacAddr([0x52, 0x54, 0, 0x77, 1, 0]));
+    more.extend(["-drive".into(), format!("if=none,id=d,format=raw,file={}", disk.display()), "-device".into()]);
+    more.push("virtio-blk-pci,drive=d,logical_block_size=4096,physical_block_size=4096".into());
+    let mut server = boot(run, parts, name, &archive, "contract=serve", &more)?;
+    server.wait_for("SERVING", SYSTEM_WITHIN)?;
+    Ok(server)
+}
+
+/// A worker whose firmware has the session in `store`.
+fn worker(run: &Run, parts: &Parts, name: &str, store: &Path, group: SocketAddrV4) -> Result<Machine> {
+    let sealed = session()?.seal(credentials().encode().as_bytes());
+    let archive = initramfs(run, parts, name, &parts.stage1, &[("kurrent/sealed", &sealed)])?;
+    let mut more = firmware(store)?;
+    more.extend(nic(group, WORKER_MAC));
+    boot(run, parts, name, &archive, &format!("kurrent.boot={BOOT_ID} BOOTIF=01-52-54-00-77-01-01"), &more)
+}
+
+/// Fields of the reports that a server was sent.
+fn reports(console: &str) -> Vec<BTreeMap<&str, &str>> {
+    let forms = console.lines().filter_map(|l| l.strip_prefix("REPORT "));
+    forms.map(|form| form.split('&').filter_map(|f| f.split_once('=')).collect()).collect()
+}
+
+fn is_genuine(report: &BTreeMap<&str, &str>, step: &str, detail: &str) -> bool {
+    let mut proof = [0; 32];
+    let proven = hex::decode_to_slice(report.get("proof").copied().unwrap_or_default(), &mut proof);
+    proven.is_ok() && report_is_genuine(&REPORT_KEY, BOOT_ID, step, detail, &proof)
 }
 
 #[test]
 fn stage1_unseals_connects_and_starts_the_disks_own_init() -> Result<()> {
     let (run, parts) = (Run::new("stage1")?, parts()?);
-    let disk = worker_disk(&run, &parts)?;
-    let session = || Session::from_bytes(&[7; Session::LEN]).context("a session");
-    let sealed = session()?.seal(credentials().encode().as_bytes());
+    let disk = worker_disk(&run, &parts, "disk", Init::Program)?;
     let store = run.scratch().join("vars");
     store_session(&run, &parts, &session()?, &store)?;
-
     let group = free_group()?;
-    let archive = initramfs(&run, &parts, "serve", &parts.contract, &[])?;
-    let mut more = nic(group, MacAddr([0x52, 0x54, 0, 0x77, 1, 0]));
-    more.extend(["-drive".into(), format!("if=none,id=d,format=raw,file={}", disk.display()), "-device".into()]);
-    more.push("virtio-blk-pci,drive=d,logical_block_size=4096,physical_block_size=4096".into());
-    let mut server = boot(&run, &parts, "serve", &archive, "contract=serve", &more)?;
-    server.wait_for("SERVING", SYSTEM_WITHIN)?;
-
-    let archive = initramfs(&run, &parts, "worker", &parts.stage1, &[("kurrent/sealed", &sealed)])?;
-    let line = format!("kurrent.boot={BOOT_ID} BOOTIF=01-52-54-00-77-01-01");
-    let mut worker_parts = firmware(&store)?;
-    worker_parts.extend(nic(group, WORKER_MAC));
+    let mut server = serve(&run, &parts, "serve", &disk, group)?;
     let started = Instant::now();
-    let text = boot(&run, &parts, "worker", &archive, &line, &worker_parts)?.wait_for("\nEND", SYSTEM_WITHIN)?;
+    let text = worker(&run, &parts, "worker", &store, group)?.wait_for("\nEND", SYSTEM_WITHIN)?;
     println!("power-on to the system's end: {} ms", started.elapsed().as_millis());
     let told: BTreeMap<&str, &str> = text.lines().filter_map(|l| l.strip_prefix("TOLD ")?.split_once('=')).collect();
     let expected = [
@@ -285,17 +336,45 @@ fn stage1_unseals_connects_and_starts_the_disks_own_init() -> Result<()> {
     ensure!(told.get("root").is_some_and(|r| r.starts_with("/dev/nvme0n1p1 / ext4 rw")), "{told:#?}");
     ensure!(!text.contains("DHHC"), "no secret on the console");
 
-    let reports = server.wait_for("step=root", SYSTEM_WITHIN)?;
+    let told = server.wait_for("step=root", SYSTEM_WITHIN)?;
     let mut steps = vec![];
-    for form in reports.lines().filter_map(|l| l.strip_prefix("REPORT ")) {
-        let fields: BTreeMap<&str, &str> = form.split('&').filter_map(|f| f.split_once('=')).collect();
-        let (step, detail) = (fields.get("step").copied().unwrap_or_default(), fields.get("detail").copied().unwrap_or_default());
-        let mut proof = [0; 32];
-        hex::decode_to_slice(fields.get("proof").copied().unwrap_or_default(), &mut proof).map_err(|e| anyhow::anyhow!("a proof: {e}"))?;
-        ensure!(report_is_genuine(&REPORT_KEY, BOOT_ID, step, detail, &proof), "{form}");
+    for report in reports(&told) {
+        let step = report.get("step").copied().unwrap_or_default();
+        ensure!(is_genuine(&report, step, ""), "{report:?}");
         steps.push(step);
     }
     ensure!(steps == ["booted", "connect", "root"], "{steps:?}");
+    run.passed();
+    Ok(())
+}
+
+#[test]
+fn a_root_that_can_not_be_started_is_let_go_before_another_try_and_reported() -> Result<()> {
+    let (run, parts) = (Run::new("unstarted")?, parts()?);
+    let group = free_group()?;
+
+    // Found before anything is given up: unmounted, connected and mounted again.
+    let store = run.scratch().join("no-init-vars");
+    store_session(&run, &parts, &session()?, &store)?;
+    let disk = worker_disk(&run, &parts, "no-init", Init::Missing)?;
+    let server = serve(&run, &parts, "serve-no-init", &disk, group)?;
+    let text = worker(&run, &parts, "no-init", &store, group)?.wait_for_times("the root has no init", 2, SYSTEM_WITHIN)?;
+    ensure!(text.matches("kurrent: root is /dev/nvme").count() == 2, "{text}");
+    ensure!(!text.contains("EXT4-fs error") && !text.contains("I/O error") && !text.contains("unmounted"), "{text}");
+    drop(server);
+
+    // Found when the secrets are wiped already.
+    let store = run.scratch().join("bad-init-vars");
+    store_session(&run, &parts, &session()?, &store)?;
+    let disk = worker_disk(&run, &parts, "bad-init", Init::Broken)?;
+    let mut server = serve(&run, &parts, "serve-bad-init", &disk, group)?;
+    let mut machine = worker(&run, &parts, "bad-init", &store, group)?;
+    let text = machine.wait_for("/sbin/init can not be started", SYSTEM_WITHIN)?;
+    ensure!(!text.contains("DHHC"), "no secret on the console");
+    let told = server.wait_for("step=failed", SYSTEM_WITHIN)?;
+    let failed = reports(&told).into_iter().find(|r| r.get("step") == Some(&"failed")).context("a report")?;
+    ensure!(is_genuine(&failed, "failed", "/sbin/init can not be started"), "{failed:?}");
+    machine.wait_for_restart()?;
     run.passed();
     Ok(())
 }
@@ -312,12 +391,7 @@ fn a_machine_without_its_session_or_with_another_blob_says_so_and_starts_again()
     store_session(&run, &parts, &Session::from_bytes(&[7; Session::LEN]).context("a session")?, &store)?;
     let mut machine = boot(&run, &parts, "another", &archive, "", &firmware(&store)?)?;
     machine.wait_for("not for this boot of this machine", SYSTEM_WITHIN)?;
-    // -no-reboot makes a restart the end of QEMU.
-    let deadline = Instant::now() + SYSTEM_WITHIN;
-    while machine.process.ended().is_none() {
-        ensure!(Instant::now() < deadline, "it does not start again: {}", machine.text());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    machine.wait_for_restart()?;
     run.passed();
     Ok(())
 }

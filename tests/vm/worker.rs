@@ -2,6 +2,7 @@
 
 use crate::shared::{self, hostname};
 use anyhow::{Context, Result, ensure};
+use kurrent_handshake::{VARIABLE_KEY, VARIABLE_SERVER, VARIABLE_SESSION_MASK};
 use kurrent_harness::worker::{self, LOGIN_WITHIN, SHELL_WITHIN};
 use serde_json::Value;
 use std::time::Duration;
@@ -37,12 +38,22 @@ fn nothing_secret_is_on_the_command_line_or_the_console() -> Result<()> {
         for text in [command_line, served.machine.console.text()] {
             ensure!(!text.contains("DHHC-1"), "an NVMe secret is readable: {text}");
         }
-        // The session key must be gone before the worker's own system runs.
-        let left = served.machine.console.shell(
-            "mount -t efivarfs e /sys/firmware/efi/efivars 2>/dev/null; ls /sys/firmware/efi/efivars | grep -c Kurrent || true",
-            SHELL_WITHIN,
-        )?;
-        ensure!(left.trim() == "0", "firmware variables of ours are visible to the system: {left}");
+        // What opens the session must be gone before the worker's own system runs, and what identifies the machine never shows.
+        // The session itself is volatile: it stays, masked, until the machine is reset.
+        let listed = served
+            .machine
+            .console
+            .shell("mount -t efivarfs e /sys/firmware/efi/efivars 2>/dev/null; ls /sys/firmware/efi/efivars", SHELL_WITHIN)?;
+        let names: Vec<&str> = listed.split_whitespace().collect();
+        ensure!(names.iter().any(|n| n.starts_with("BootCurrent-")), "the firmware's variables are not listed at all: {listed}");
+        for hidden in [VARIABLE_SESSION_MASK, VARIABLE_KEY, VARIABLE_SERVER] {
+            ensure!(!names.iter().any(|n| n.starts_with(hidden)), "the system sees {hidden}: {listed}");
+        }
+        let modes = served
+            .machine
+            .console
+            .shell("stat -c %a /sys/class/nvme/nvme0/dhchap_secret /sys/class/nvme/nvme0/dhchap_ctrl_secret", SHELL_WITHIN)?;
+        ensure!(modes.split_whitespace().eq(["400", "400"]), "the disk's secrets are not root's alone: {modes}");
         Ok(())
     })
 }
