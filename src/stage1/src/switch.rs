@@ -1,7 +1,6 @@
 //! Mounting the kernel's file systems, and the way out: into the disk's system, or back to the firmware.
 
 use crate::Fault;
-use crate::console::say;
 use nix::mount::{MntFlags, MsFlags};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
