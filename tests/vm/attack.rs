@@ -10,7 +10,7 @@ use kurrent_harness::lab::Lab;
 use kurrent_harness::netns::BRIDGE;
 use kurrent_harness::timeline::read_capture;
 use kurrent_harness::wire::Wire;
-use kurrent_harness::worker::{self, REPORTS_WITHIN};
+use kurrent_harness::worker::{self, LOGIN_WITHIN, REPORTS_WITHIN};
 use serde_json::Value;
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -48,7 +48,9 @@ fn a_replayed_answer_is_refused() -> Result<()> {
     shared::with(|shared| {
         let (lab, served) = shared.worker(2)?;
         let mac = worker::mac(served.machine.spec());
-        // What the machine itself sent for the boot it is running: right key, right Worker, a nonce that has been used.
+        served.machine.reset()?;
+        served.machine.console.wait_for("Kurrent: booting as", REPORTS_WITHIN)?;
+        // What the machine itself has just sent: right key, right Worker, a nonce that is still young and has been used.
         let request = posted(&lab.capture(&served.machine), "POST /boot-vars")?;
         let netns = lab.appliance()?.api.netns.clone();
         let answer = api::raw_exchange(netns.as_deref(), SocketAddrV4::new(ADDRESS, BOOT_PORT), &request)?;
@@ -56,8 +58,10 @@ fn a_replayed_answer_is_refused() -> Result<()> {
         for secret in ["kernel", "sealed", "DHHC-1", "hostnqn"] {
             ensure!(!answer.contains(secret), "the replay was given {secret}: {answer}");
         }
-        ensure!(answer.contains("nonce"), "the refusal does not say why: {answer}");
-        let reason = audited(lab, mac, &["nonce_unknown", "nonce_expired"])?;
+        ensure!(answer.contains("nonce_unknown"), "the refusal does not say why: {answer}");
+        let reason = audited(lab, mac, &["nonce_unknown"])?;
+        worker::wait_for_login(&mut served.machine, shared::hostname(2), LOGIN_WITHIN)?;
+        worker::log_in(&mut served.machine)?;
         shows(lab, &reason)
     })
 }
@@ -95,11 +99,12 @@ fn a_revoked_worker_is_cut_off_and_met_with_silence() -> Result<()> {
 
         let Network::Bridge(bridge) = &lab.network else { anyhow::bail!("machine tests run on a bridge") };
         let mut wire = Wire::in_netns(bridge.name(), BRIDGE)?;
+        // The capture at the machine's own NIC, not the bridge, decides: it also holds unicast answers.
+        let before = answers(lab, &served.machine, mac)?;
+        ensure!(before > 0, "the capture holds no answer to the boot that was allowed: it can not show silence");
         served.machine.reset()?;
         let is_discover = |frame: &[u8]| frame::parse(frame).is_some_and(|dhcp| dhcp.client == mac && dhcp.message_type == 1);
         ensure!(wire.receive(REPORTS_WITHIN, is_discover)?.is_some(), "no DISCOVER after the reset");
-        // The capture at the machine's own NIC, not the bridge, decides: it also holds unicast answers.
-        let before = answers(lab, &served.machine, mac)?;
         ensure!(wire.receive(SILENCE, |_| false)?.is_none(), "nothing was wanted");
         ensure!(answers(lab, &served.machine, mac)? == before, "the revoked device was answered");
         wire.send(&frame::discover(MacAddr([0x52, 0x54, 0, 0x5a, 0, 1]), 1))?;

@@ -240,7 +240,10 @@ fn command(run: &Run, spec: &Spec, code: &Path) -> Command {
     for (index, nic) in spec.nics.iter().enumerate() {
         let netdev = match &nic.attachment {
             Attachment::Multicast(group) => format!("socket,id=net{index},mcast={group},localaddr={}", Ipv4Addr::LOCALHOST),
-            Attachment::Tap { interface, .. } => format!("tap,id=net{index},ifname={interface},script=no,downscript=no"),
+            Attachment::Tap { interface, .. } => {
+                // Without vnet_hdr=off, QEMU 7.2 writes captures with a header of its own in front of each frame.
+                format!("tap,id=net{index},ifname={interface},script=no,downscript=no,vnet_hdr=off")
+            }
             Attachment::User(forwards) => {
                 let ports: String = forwards.iter().map(|(host, guest)| format!(",hostfwd=tcp:127.0.0.1:{host}-:{guest}")).collect();
                 format!("user,id=net{index}{ports}")

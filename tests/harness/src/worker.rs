@@ -50,7 +50,7 @@ pub fn log_in(machine: &mut Machine) -> Result<()> {
     machine.console.send_line("root")?;
     // The prompt's own form is the shell's business; an answer is what counts.
     machine.console.wait_for("# ", SHELL_WITHIN)?;
-    machine.console.shell("stty -echo cols 200; dmesg -n 1", SHELL_WITHIN).map(drop)
+    machine.console.shell("stty -echo cols 200", SHELL_WITHIN).map(drop)
 }
 
 /// The root file system's device must be the NVMe namespace.
