@@ -10,7 +10,8 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Fixed identities: images of the same sources are the same octets. The first start of a disk gives it its own.
+/// Fixed identities: images of the same sources are the same octets. A disk keeps them: two such disks in one machine can not be told
+/// apart, and then nothing is served (decision 0002).
 const DISK_ID: &str = "2f1c5a80-6f0d-4f5e-9a37-5d0c6b1e4a10";
 const ESP_ID: &str = "2f1c5a80-6f0d-4f5e-9a37-5d0c6b1e4a11";
 const DATA_ID: &str = "2f1c5a80-6f0d-4f5e-9a37-5d0c6b1e4a12";
