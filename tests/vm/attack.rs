@@ -51,7 +51,7 @@ fn a_replayed_answer_is_refused() -> Result<()> {
         served.machine.reset()?;
         served.machine.console.wait_for("Kurrent: booting as", REPORTS_WITHIN)?;
         // What the machine itself has just sent: right key, right Worker, a nonce that is still young and has been used.
-        let request = posted(&lab.capture(&served.machine), "POST /boot-vars")?;
+        let request = posted(served.machine.capture(), "POST /boot-vars")?;
         let netns = lab.appliance()?.api.netns.clone();
         let answer = api::raw_exchange(netns.as_deref(), SocketAddrV4::new(ADDRESS, BOOT_PORT), &request)?;
         let answer = String::from_utf8_lossy(&answer).into_owned();
@@ -116,7 +116,7 @@ fn a_revoked_worker_is_cut_off_and_met_with_silence() -> Result<()> {
 
 /// DHCP answers to `mac` in the capture at the machine's NIC.
 fn answers(lab: &Lab, machine: &kurrent_harness::machine::Machine, mac: MacAddr) -> Result<usize> {
-    let frames = read_capture(&lab.capture(machine))?;
+    let frames = read_capture(machine.capture())?;
     Ok(frames.iter().filter_map(|captured| frame::parse(&captured.frame)).filter(|dhcp| dhcp.client == mac && dhcp.op == 2).count())
 }
 

@@ -85,11 +85,6 @@ impl Lab {
         Machine::start(&self.run, spec)
     }
 
-    /// The capture of a worker machine's NIC.
-    pub fn capture(&self, machine: &Machine) -> std::path::PathBuf {
-        self.run.evidence().join(format!("{}-net0.pcap", machine.spec().name))
-    }
-
     /// The master is there.
     pub fn import_master(&self) -> Result<()> {
         let image = master::ensure_built(&mut |_| {})?;

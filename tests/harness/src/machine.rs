@@ -75,6 +75,7 @@ pub struct Machine {
     pub started: Instant,
     process: Process,
     spec: Spec,
+    captures: Vec<PathBuf>,
 }
 
 impl Machine {
@@ -92,7 +93,8 @@ impl Machine {
         let mut output = File::open(&console_path).context("open the console's file")?;
         output.seek(SeekFrom::End(0)).context("skip what an earlier start wrote")?;
         let keyboard = keyboard(run.scratch(), &spec.name)?;
-        let mut command = command(run, &spec, &firmware.code);
+        let captures = captures(run, &spec);
+        let mut command = command(run, &spec, &firmware.code, &captures);
         command.current_dir(run.scratch()).stdin(std::process::Stdio::null());
         command.stdout(stderr.try_clone().context("QEMU's log")?).stderr(stderr);
         let _ = fs::remove_file(run.scratch().join(format!("{}.qmp", spec.name)));
@@ -114,12 +116,17 @@ impl Machine {
         };
         let pid = process.pid().unwrap_or_default();
         let console = Console::new(&spec.name, output, keyboard, move || is_running(pid));
-        Ok(Self { console, qmp: Qmp::new(monitor)?, started, process, spec })
+        Ok(Self { console, qmp: Qmp::new(monitor)?, started, process, spec, captures })
     }
 
     /// What it is made of.
     pub fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    /// What its first NIC has seen since this start.
+    pub fn capture(&self) -> &Path {
+        self.captures.first().map_or(Path::new(""), PathBuf::as_path)
     }
 
     /// Process id of QEMU.
@@ -207,7 +214,14 @@ fn value(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-fn command(run: &Run, spec: &Spec, code: &Path) -> Command {
+/// A file for each NIC and each start: QEMU begins its captures anew, and an earlier start is evidence, too.
+fn captures(run: &Run, spec: &Spec) -> Vec<PathBuf> {
+    let name = |start: u32, nic: usize| run.evidence().join(format!("{}-start{start}-net{nic}.pcap", spec.name));
+    let start = (1..).find(|start| !name(*start, 0).exists()).unwrap_or_default();
+    (0..spec.nics.len()).map(|nic| name(start, nic)).collect()
+}
+
+fn command(run: &Run, spec: &Spec, code: &Path, captures: &[PathBuf]) -> Command {
     let netns = spec.nics.iter().find_map(|nic| match &nic.attachment {
         Attachment::Tap { netns, .. } => Some(netns.clone()),
         Attachment::Multicast(_) | Attachment::User(_) => None,
@@ -237,7 +251,7 @@ fn command(run: &Run, spec: &Spec, code: &Path) -> Command {
         command.args(["-drive", &format!("if=none,id=disk,format=raw,file={}", value(disk))]);
         command.args(["-device", "virtio-blk-pci,drive=disk,bootindex=0"]);
     }
-    for (index, nic) in spec.nics.iter().enumerate() {
+    for (index, (nic, capture)) in spec.nics.iter().zip(captures).enumerate() {
         let netdev = match &nic.attachment {
             Attachment::Multicast(group) => format!("socket,id=net{index},mcast={group},localaddr={}", Ipv4Addr::LOCALHOST),
             Attachment::Tap { interface, .. } => {
@@ -254,7 +268,7 @@ fn command(run: &Run, spec: &Spec, code: &Path) -> Command {
         // romfile empty: the firmware's own virtio driver, not QEMU's bundled iPXE.
         command.args(["-device", &format!("virtio-net-pci,netdev=net{index},mac={},romfile={boot}", nic.mac)]);
         if !matches!(nic.attachment, Attachment::User(_)) {
-            let pcap = value(&run.evidence().join(format!("{name}-net{index}.pcap")));
+            let pcap = value(capture);
             command.args(["-object", &format!("filter-dump,id=dump{index},netdev=net{index},file={pcap},maxlen={CAPTURE_OCTETS}")]);
         }
     }

@@ -57,11 +57,11 @@ pub struct Timeline {
 }
 
 /// The boot of `machine` that ended in a login prompt at `login`.
-pub fn of_boot(appliance: &Appliance, machine: &Machine, capture: &Path, login: Instant) -> Result<Timeline> {
+pub fn of_boot(appliance: &Appliance, machine: &Machine, login: Instant) -> Result<Timeline> {
     let mac = worker::mac(machine.spec());
     // Power-on in host time; the console and the capture use different clocks of the same machine.
     let power_on = SystemTime::now() - machine.started.elapsed();
-    let first = first_discover(&read_capture(capture)?, mac, power_on).context("no DISCOVER of this boot in the capture")?;
+    let first = first_discover(&read_capture(machine.capture())?, mac, power_on).context("no DISCOVER of this boot in the capture")?;
     let answer = appliance.api.get(&format!("/v1/devices/{mac}/timeline"))?;
     let mut rows = rows_of_marks(&answer, first.duration_since(power_on).unwrap_or_default());
     rows.push(Row { step: "login".into(), at: login - machine.started });

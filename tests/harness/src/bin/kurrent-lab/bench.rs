@@ -22,11 +22,10 @@ pub fn run() -> Result<()> {
     let first = lab.serve(0, HOSTNAME, &mut |line| progress.say(line))?;
     // The figure is an everyday boot: the device is known and bound, nobody is waited for.
     let spec = first.machine.cut_power();
-    let capture = lab.run.evidence().join(format!("{}-net0.pcap", spec.name));
     progress.say("worker switched off and on again");
     let mut again = lab.power_on(spec)?;
     let login = worker::wait_for_login(&mut again, HOSTNAME, worker::LOGIN_WITHIN)?;
-    let table = timeline::of_boot(lab.appliance()?, &again, &capture, login)?;
+    let table = timeline::of_boot(lab.appliance()?, &again, login)?;
     println!("\n{}", table.table(None));
     println!("| figure | measured | aim |\n|---|---|---|");
     println!("| image, compressed | {} | under 60 MB |", megabytes(&image.with_extension("img.zst"))?);

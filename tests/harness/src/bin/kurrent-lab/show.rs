@@ -69,7 +69,7 @@ fn tour(lab: &Lab, progress: &Progress, keep: bool) -> Result<Option<Served>> {
     lab.operator()?.open_window()?;
     progress.say("registration window open");
     let mut served = lab.serve(0, HOSTNAME, &mut |line| progress.say(line))?;
-    let table = timeline::of_boot(appliance, &served.machine, &lab.capture(&served.machine), served.login)?;
+    let table = timeline::of_boot(appliance, &served.machine, served.login)?;
     worker::log_in(&mut served.machine)?;
     let root = worker::check_root_device(&mut served.machine)?;
     let name = served.machine.console.shell("hostname", worker::SHELL_WITHIN)?;
