@@ -109,6 +109,8 @@ pub fn raw_exchange(netns: Option<&str>, address: SocketAddrV4, request: &[u8]) 
         netns.map_or_else(|| Ok(connect()), |name| netns::enter(name, connect))?.with_context(|| format!("connect to {address}"))?;
     stream.set_read_timeout(Some(ANSWER_WITHIN)).context("set a deadline")?;
     stream.write_all(request).context("send the request")?;
+    // A client that asked to keep the connection would otherwise wait for the server to tire of it.
+    stream.shutdown(std::net::Shutdown::Write).context("say that this was all")?;
     let mut octets = Vec::new();
     stream.take(MAX_ANSWER_OCTETS).read_to_end(&mut octets).context("read the answer")?;
     Ok(octets)
