@@ -100,13 +100,13 @@ fn a_revoked_worker_is_cut_off_and_met_with_silence() -> Result<()> {
         let Network::Bridge(bridge) = &lab.network else { anyhow::bail!("machine tests run on a bridge") };
         let mut wire = Wire::in_netns(bridge.name(), BRIDGE)?;
         // The capture at the machine's own NIC, not the bridge, decides: it also holds unicast answers.
-        let before = answers(lab, &served.machine, mac)?;
+        let before = answers(&served.machine, mac)?;
         ensure!(before > 0, "the capture holds no answer to the boot that was allowed: it can not show silence");
         served.machine.reset()?;
         let is_discover = |frame: &[u8]| frame::parse(frame).is_some_and(|dhcp| dhcp.client == mac && dhcp.message_type == 1);
         ensure!(wire.receive(REPORTS_WITHIN, is_discover)?.is_some(), "no DISCOVER after the reset");
         ensure!(wire.receive(SILENCE, |_| false)?.is_none(), "nothing was wanted");
-        ensure!(answers(lab, &served.machine, mac)? == before, "the revoked device was answered");
+        ensure!(answers(&served.machine, mac)? == before, "the revoked device was answered");
         wire.send(&frame::discover(MacAddr([0x52, 0x54, 0, 0x5a, 0, 1]), 1))?;
         let offered = wire.receive(SILENCE, |frame| frame::parse(frame).is_some_and(|dhcp| dhcp.op == 2 && dhcp.client != mac))?;
         ensure!(offered.is_some(), "nobody is answered any more: that silence proves nothing");
@@ -115,7 +115,7 @@ fn a_revoked_worker_is_cut_off_and_met_with_silence() -> Result<()> {
 }
 
 /// DHCP answers to `mac` in the capture at the machine's NIC.
-fn answers(lab: &Lab, machine: &kurrent_harness::machine::Machine, mac: MacAddr) -> Result<usize> {
+fn answers(machine: &kurrent_harness::machine::Machine, mac: MacAddr) -> Result<usize> {
     let frames = read_capture(machine.capture())?;
     Ok(frames.iter().filter_map(|captured| frame::parse(&captured.frame)).filter(|dhcp| dhcp.client == mac && dhcp.op == 2).count())
 }

@@ -8,6 +8,7 @@
 mod attack;
 mod harness;
 mod image;
+mod junk;
 mod power;
 mod shared;
 mod target;

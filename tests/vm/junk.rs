@@ -1,0 +1,61 @@
+//! What no protocol allows, on every port of a real appliance: it goes on serving, and nobody else notices.
+
+use crate::shared;
+use anyhow::{Context, Result, ensure};
+use kurrent_harness::appliance::{ADDRESS, API_PORT, BOOT_PORT};
+use kurrent_harness::{netns, worker};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
+use std::time::Duration;
+
+const NVME_PORT: u16 = 4420;
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Lengths around what headers need: nothing, a cut head, a whole frame, more than any limit of ours.
+const LENGTHS: [usize; 6] = [0, 1, 7, 128, 1400, 100_000];
+
+#[test]
+fn junk_on_every_port_disturbs_nobody() -> Result<()> {
+    shared::with(|shared| {
+        let (lab, served) = shared.worker(1)?;
+        let netns = lab.appliance()?.api.netns.clone().context("machine tests have a namespace")?;
+        let sent = netns::enter(&netns, || {
+            let mut sent = 0;
+            for (round, length) in LENGTHS.into_iter().enumerate() {
+                let junk = noise(round, length);
+                for port in [BOOT_PORT, API_PORT, NVME_PORT] {
+                    let mut stream = TcpStream::connect_timeout(&SocketAddrV4::new(ADDRESS, port).into(), CONNECT_WITHIN)
+                        .with_context(|| format!("port {port} in round {round}"))?;
+                    // A server that hangs up in the middle of it does right.
+                    let _ = stream.write_all(&junk);
+                    sent += 1;
+                }
+                let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("a UDP socket")?;
+                for port in [67, 68, 69, 4011] {
+                    let datagram = junk.get(..length.min(1400)).unwrap_or_default();
+                    // An ICMP error for an earlier datagram to a closed port is reported here; it is no fault.
+                    let _ = socket.send_to(datagram, SocketAddrV4::new(ADDRESS, port));
+                    sent += 1;
+                }
+            }
+            anyhow::Ok(sent)
+        })??;
+        ensure!(sent == LENGTHS.len() * 7, "only {sent} were sent");
+        ensure!(worker::reads_disk(&mut served.machine)?, "the worker lost its disk");
+        let status = lab.appliance()?.api.get("/v1/status")?;
+        ensure!(!status.to_string().contains("panic"), "a part of the daemon failed: {status}");
+        // The boot plane and DHCP still serve: the same machine gets through to its login again.
+        served.machine.reset()?;
+        worker::wait_for_login(&mut served.machine, shared::hostname(1), worker::LOGIN_WITHIN)?;
+        worker::log_in(&mut served.machine)
+    })
+}
+
+/// Octets without meaning, the same in every run (a linear congruential generator).
+fn noise(seed: usize, length: usize) -> Vec<u8> {
+    let mut state = u32::try_from(seed).unwrap_or(0).wrapping_add(0x9e37_79b9);
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
