@@ -125,8 +125,10 @@ fn a_running_worker_goes_on_when_the_appliance_is_killed_and_restarted() -> Resu
         }
         console.shell("kill $(cat /run/loop); wait 2>/dev/null; true", SHELL_WITHIN)?;
         ensure!(!console.text().contains("checksum-error"), "the worker read wrong data or none");
-        let errors = console.shell("dmesg | grep -c 'I/O error' || true", SHELL_WITHIN)?;
-        ensure!(errors.trim() == "0", "the worker's kernel saw {} I/O errors", errors.trim());
+        // What the file system was told. A read-ahead under way at the cut may fail on the path (`nvme0c0n1`): the kernel never
+        // retries those (REQ_FAILFAST), and reads again when somebody wants the data.
+        let seen = console.shell("dmesg | grep -cE 'EXT4-fs (error|warning)|Buffer I/O error|Aborting journal' || true", SHELL_WITHIN)?;
+        ensure!(seen.trim() == "0", "the worker's file system saw {} errors", seen.trim());
         Ok(())
     })
 }
