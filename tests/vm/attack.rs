@@ -149,7 +149,18 @@ fn posted(capture: &std::path::Path, line: &str) -> Result<Vec<u8>> {
             next = next.wrapping_add(u32::try_from(part.payload.len())?);
         }
     }
+    // iPXE keeps the connection: what it asked for afterwards (the kernel, which is no secret) is not part of the replay.
+    let end = request_length(&request).context("a whole request in the capture")?;
+    request.truncate(end);
     Ok(request)
+}
+
+/// Octets of the first HTTP request: its head and the body that the head announces.
+fn request_length(octets: &[u8]) -> Option<usize> {
+    let head = octets.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
+    let text = String::from_utf8_lossy(octets.get(..head)?).to_ascii_lowercase();
+    let body = text.lines().find_map(|line| line.strip_prefix("content-length:"))?.trim().parse::<usize>().ok()?;
+    (head + body <= octets.len()).then_some(head + body)
 }
 
 struct Segment {
