@@ -97,20 +97,26 @@ impl Api {
 pub fn exchange(netns: Option<&str>, address: SocketAddrV4, method: &str, path: &str, head: &str, body: &[u8]) -> Result<Answer> {
     let request =
         format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n{head}\r\n", body.len());
-    let octets = raw_exchange(netns, address, &[request.as_bytes(), body].concat())?;
+    let octets = exchange(netns, address, &[request.as_bytes(), body].concat(), false)?;
     parse(&octets).with_context(|| format!("{method} {path}"))
 }
 
 /// Sends these octets and reads to the end; for what no well-behaved client sends.
 pub fn raw_exchange(netns: Option<&str>, address: SocketAddrV4, request: &[u8]) -> Result<Vec<u8>> {
+    exchange(netns, address, request, true)
+}
+
+fn exchange(netns: Option<&str>, address: SocketAddrV4, request: &[u8], half_close: bool) -> Result<Vec<u8>> {
     let connect = move || TcpStream::connect_timeout(&address.into(), CONNECT_WITHIN);
     // A socket belongs to the namespace it was made in, whoever uses it afterwards.
     let mut stream =
         netns.map_or_else(|| Ok(connect()), |name| netns::enter(name, connect))?.with_context(|| format!("connect to {address}"))?;
     stream.set_read_timeout(Some(ANSWER_WITHIN)).context("set a deadline")?;
     stream.write_all(request).context("send the request")?;
-    // A client that asked to keep the connection would otherwise wait for the server to tire of it.
-    stream.shutdown(std::net::Shutdown::Write).context("say that this was all")?;
+    if half_close {
+        // A client that asked to keep the connection would otherwise wait for the server to tire of it.
+        stream.shutdown(std::net::Shutdown::Write).context("say that this was all")?;
+    }
     let mut octets = Vec::new();
     stream.take(MAX_ANSWER_OCTETS).read_to_end(&mut octets).context("read the answer")?;
     Ok(octets)
