@@ -97,16 +97,16 @@ impl Api {
 pub fn exchange(netns: Option<&str>, address: SocketAddrV4, method: &str, path: &str, head: &str, body: &[u8]) -> Result<Answer> {
     let request =
         format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n{head}\r\n", body.len());
-    let octets = exchange(netns, address, &[request.as_bytes(), body].concat(), false)?;
+    let octets = send_and_read(netns, address, &[request.as_bytes(), body].concat(), false)?;
     parse(&octets).with_context(|| format!("{method} {path}"))
 }
 
 /// Sends these octets and reads to the end; for what no well-behaved client sends.
 pub fn raw_exchange(netns: Option<&str>, address: SocketAddrV4, request: &[u8]) -> Result<Vec<u8>> {
-    exchange(netns, address, request, true)
+    send_and_read(netns, address, request, true)
 }
 
-fn exchange(netns: Option<&str>, address: SocketAddrV4, request: &[u8], half_close: bool) -> Result<Vec<u8>> {
+fn send_and_read(netns: Option<&str>, address: SocketAddrV4, request: &[u8], half_close: bool) -> Result<Vec<u8>> {
     let connect = move || TcpStream::connect_timeout(&address.into(), CONNECT_WITHIN);
     // A socket belongs to the namespace it was made in, whoever uses it afterwards.
     let mut stream =
