@@ -60,7 +60,7 @@ pub struct Appliance {
     pub machine: Machine,
     /// Its API, with the first-run token.
     pub api: Api,
-    /// Power-on to the first answer of the API.
+    /// Power-on to "serving" on its screen.
     pub serving_after: Duration,
     network: Network,
 }
@@ -124,12 +124,13 @@ impl Appliance {
             Network::Bridge(bridge) => Some(bridge.name().to_owned()),
         };
         let mut machine = Machine::start(lab, spec)?;
+        // On the boot network it serves from here on; the API through an uplink follows when that has its address.
+        let serving_after = machine.console.wait_for(" serving", SERVES_WITHIN)?.at - machine.started;
         let token = machine.console.wait_until("the first-run token on the screen", SERVES_WITHIN, find_token)?;
         let api = Api { address: api_address, token, netns };
         let left = SERVES_WITHIN.saturating_sub(machine.started.elapsed());
         api.wait_for("API", "/v1/status", left, |_| Some(()))
             .with_context(|| format!("the appliance does not serve; its screen:\n{}", machine.console.text()))?;
-        let serving_after = machine.started.elapsed();
         Ok(Self { machine, api, serving_after, network: network.clone() })
     }
 
