@@ -28,8 +28,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Name of this storage node in disk records.
-pub const LOCAL_AGENT: &str = "local";
 /// Ends the names of unfinished files.
 const PART_SUFFIX: &str = ".part";
 /// How long a deletion waits for the export to be gone.

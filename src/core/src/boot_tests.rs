@@ -50,7 +50,7 @@ fn ledger(device: Option<Device>, with_disk: bool) -> Ledger {
         filename: disk_file_name(&worker, &os, &tag),
         os,
         os_version: "12".parse().unwrap(),
-        agent: "local".into(),
+        agent: crate::id::AgentName::local(),
         size_bytes: 4096,
         uuid: uuid::Uuid::nil(),
         source: DiskSource::Empty,

@@ -140,6 +140,10 @@ text_name!(
     "use 1 to 63 of a-z, 0-9 and '-', not starting or ending with '-'", is_dns_label
 );
 text_name!(
+    /// A storage node's name: one DNS label.
+    AgentName, "agent", "use 1 to 63 of a-z, 0-9 and '-', not starting or ending with '-'", is_dns_label
+);
+text_name!(
     /// Operating system name of a disk or master: display and grouping only (K17).
     OsName, "os", "use 1 to 32 of a-z, 0-9, '.', '_' and '-'", is_os_word
 );
@@ -165,6 +169,14 @@ text_name!(
     |t| t.len() <= 223 && t.starts_with("nqn.") && t.len() > 12
         && t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b".:_-".contains(&b))
 );
+
+impl AgentName {
+    /// This appliance itself.
+    #[must_use]
+    pub fn local() -> Self {
+        Self("local".into())
+    }
+}
 
 impl OsTag {
     /// The tag of six random octets.

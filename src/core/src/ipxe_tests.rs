@@ -18,7 +18,7 @@ fn grant(worker: &str, os: &str, version: &str) -> Option<Grant> {
         os_tag: tag,
         os,
         os_version: version.parse().ok()?,
-        agent: "local".into(),
+        agent: crate::id::AgentName::local(),
         size_bytes: 4096,
         uuid: uuid::Uuid::nil(),
         source: DiskSource::Empty,

@@ -22,7 +22,7 @@ fn grant(version: &str) -> Grant {
         os_tag: tag,
         os,
         os_version: version.parse().unwrap(),
-        agent: "local".into(),
+        agent: kurrent_core::id::AgentName::local(),
         size_bytes: 4096,
         uuid: uuid::Uuid::nil(),
         source: DiskSource::Empty,

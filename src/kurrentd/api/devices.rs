@@ -108,7 +108,7 @@ pub(super) async fn register(
         let what = "the public key is not valid; write ed25519: and 64 lower-case hex digits, or p256: and 130";
         return Err(Problem::new(422, "public_key_invalid", what).at("public_key"));
     }
-    let change = Change::Register { mac, public_key, keyless_allowed: body.keyless_allowed, note: body.note };
+    let change = Change::Register { mac, public_key, keyless_allowed: body.keyless_allowed, note: body.note, labels: BTreeMap::new() };
     let (_, ledger) = api.shared.ledger.submit(change, ACTOR).await?;
     Ok((StatusCode::CREATED, Json(view(&api, device_of(&ledger, mac)?, None))))
 }

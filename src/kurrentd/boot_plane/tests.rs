@@ -61,7 +61,7 @@ impl Bench {
             os_tag,
             os,
             os_version: "12".parse().unwrap(),
-            agent: "local".into(),
+            agent: kurrent_core::id::AgentName::local(),
             size_bytes: 4096,
             uuid: uuid::Uuid::from_u128(7),
             source: DiskSource::Empty,
@@ -347,7 +347,15 @@ async fn keyless_machines_boot_only_when_allowed_and_only_to_a_seal() {
     for (enforcement, allowed) in [(true, true), (false, false), (true, false)] {
         let bench = Bench::new(enforcement);
         let mac: MacAddr = MAC.parse().unwrap();
-        bench.change(Change::Register { mac, public_key: None, keyless_allowed: allowed, note: String::new() }).await;
+        bench
+            .change(Change::Register {
+                mac,
+                public_key: None,
+                keyless_allowed: allowed,
+                note: String::new(),
+                labels: std::collections::BTreeMap::new(),
+            })
+            .await;
         bench.worker("w1").await;
         bench.bind(MAC, "w1").await;
         let now = clock::now();

@@ -1,4 +1,4 @@
-//! `devices.yml`, `workers.yml` and `settings.yml` on disk: loaded whole, changed all or nothing.
+//! The ledger files (`devices.yml`, `workers.yml`, …) on disk: loaded whole, changed all or nothing.
 //!
 //! One changed file: it is replaced (`sys::store`); the rename is the commit. Several changed files: the new texts go into
 //! `intent.json` first, whose rename is the commit; then each file is replaced and the intent removed. At start a leftover
@@ -44,13 +44,13 @@ struct Stamp(u64, i64, i64, u64);
 pub struct Files {
     folder: PathBuf,
     durable: Ledger,
-    stamps: [Option<Stamp>; 3],
+    stamps: [Option<Stamp>; 5],
     /// Held until the end: two daemons on one folder would take each other's writes for edits by hand.
     _lock: File,
     /// Committed in `intent.json`, not yet in every file.
     unfinished: Option<Vec<(Name, String)>>,
     /// An edit by hand as last seen, and since when it has not moved.
-    edit: Option<([Option<Stamp>; 3], Instant)>,
+    edit: Option<([Option<Stamp>; 5], Instant)>,
     cut: Cut,
 }
 
@@ -74,7 +74,7 @@ impl Files {
         let mut files = Self {
             folder: folder.to_owned(),
             durable: ledger.clone(),
-            stamps: [None; 3],
+            stamps: [None; 5],
             _lock: lock,
             unfinished: None,
             edit: None,
@@ -157,7 +157,7 @@ impl Files {
 
     /// The edit that was read could not be taken up: it still counts as one.
     pub fn edit_was_not_taken(&mut self) {
-        self.stamps = [None; 3];
+        self.stamps = [None; 5];
     }
 
     /// Reads files that somebody changed; they are what the next commit is compared with.
@@ -240,6 +240,8 @@ fn differs(name: Name, old: &Ledger, new: &Ledger) -> bool {
         Name::Devices => !old.devices.ptr_eq(&new.devices) && old.devices != new.devices,
         Name::Workers => !old.workers.ptr_eq(&new.workers) && old.workers != new.workers,
         Name::Settings => old.settings != new.settings,
+        Name::Masters => old.masters != new.masters,
+        Name::Agents => old.agents != new.agents || old.join_tokens != new.join_tokens,
     }
 }
 
@@ -250,6 +252,10 @@ fn encode(name: Name, ledger: &Ledger) -> Result<String, String> {
         }
         Name::Workers => ("Workers: which identities there are, and their system disks.", serde_saphyr::to_string(&ledger.workers_file())),
         Name::Settings => ("Settings that change at run time.", serde_saphyr::to_string(&ledger.settings_file())),
+        Name::Masters => ("Masters: what people say the master images hold.", serde_saphyr::to_string(&ledger.masters_file())),
+        Name::Agents => {
+            ("Agents: storage nodes, and tokens by which further ones may join.", serde_saphyr::to_string(&ledger.agents_file()))
+        }
     };
     let text = text.map_err(|e| format!("encoding {}: {e}", name.text()))?;
     Ok(format!(

@@ -2,7 +2,9 @@
 
 use crate::yaml::{self, Fault, located};
 use kurrent_core::ledger::Ledger;
-use kurrent_core::ledger::schema::{DevicesFile, LEDGER_VERSION, SettingsFile, WorkersFile};
+use kurrent_core::ledger::migrate::WorkersFileV1;
+use kurrent_core::ledger::schema::{AgentsFile, DevicesFile, LEDGER_VERSION, MastersFile, SettingsFile, WorkersFile};
+use kurrent_core::ledger::view;
 use kurrent_sys::store;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,9 +22,11 @@ pub(super) enum Name {
     Devices,
     Workers,
     Settings,
+    Masters,
+    Agents,
 }
 
-pub(super) const NAMES: [Name; 3] = [Name::Devices, Name::Workers, Name::Settings];
+pub(super) const NAMES: [Name; 5] = [Name::Devices, Name::Workers, Name::Settings, Name::Masters, Name::Agents];
 
 impl Name {
     pub(super) fn text(self) -> &'static str {
@@ -30,6 +34,8 @@ impl Name {
             Self::Devices => "devices.yml",
             Self::Workers => "workers.yml",
             Self::Settings => "settings.yml",
+            Self::Masters => "masters.yml",
+            Self::Agents => "agents.yml",
         }
     }
 }
@@ -79,8 +85,14 @@ pub(super) struct IntentFile {
 /// The texts of a state folder, with a committed intent already carried out on them.
 pub(super) struct Texts {
     /// By [`NAMES`]; `None` is missing.
-    pub(super) files: [Option<Vec<u8>>; 3],
+    pub(super) files: [Option<Vec<u8>>; 5],
     pub(super) intent: bool,
+}
+
+impl Texts {
+    fn of(&self, name: Name) -> Option<&Vec<u8>> {
+        NAMES.iter().position(|n| *n == name).and_then(|at| self.files.get(at)?.as_ref())
+    }
 }
 
 /// Reads and checks the ledgers without writing anything; `None` when there are none yet.
@@ -93,13 +105,8 @@ pub fn check(folder: &Path) -> Result<Option<Ledger>, LoadError> {
 }
 
 pub(super) fn current(name: Name, texts: &Texts) -> Result<String, String> {
-    let [devices, workers, settings] = &texts.files;
-    let octets = match name {
-        Name::Devices => devices,
-        Name::Workers => workers,
-        Name::Settings => settings,
-    };
-    String::from_utf8(octets.clone().unwrap_or_default()).map_err(|e| e.to_string())
+    let octets = texts.of(name);
+    String::from_utf8(octets.cloned().unwrap_or_default()).map_err(|e| e.to_string())
 }
 
 pub(super) fn read_texts(folder: &Path) -> Result<Texts, LoadError> {
@@ -107,7 +114,10 @@ pub(super) fn read_texts(folder: &Path) -> Result<Texts, LoadError> {
         let path = folder.join(name);
         store::read(&path, MAX_OCTETS).map_err(|cause| LoadError::Io { path, cause })
     };
-    let mut files = [read(Name::Devices.text())?, read(Name::Workers.text())?, read(Name::Settings.text())?];
+    let mut files: [Option<Vec<u8>>; 5] = Default::default();
+    for (slot, name) in files.iter_mut().zip(NAMES) {
+        *slot = read(name.text())?;
+    }
     let Some(octets) = read(INTENT)? else { return Ok(Texts { files, intent: false }) };
     let corrupt = |e: String| {
         LoadError::Corrupt(format!(
@@ -139,37 +149,74 @@ struct Head {
     generation: u64,
 }
 
-fn parse<T: DeserializeOwned>(folder: &Path, name: Name, octets: Option<&Vec<u8>>) -> Result<T, LoadError> {
+fn head(folder: &Path, name: Name, octets: &[u8]) -> Result<Head, LoadError> {
     let path = folder.join(name.text());
-    let Some(octets) = octets else {
-        let what = "this file is missing while the other ledger files are there; restore it from a backup".into();
-        return Err(LoadError::Corrupt(located(&path, &Fault { line: 0, what })));
-    };
     let head: Head = yaml::parse(octets, MAX_NODES).map_err(|f| LoadError::Corrupt(located(&path, &f)))?;
     if head.version > LEDGER_VERSION {
         return Err(LoadError::Newer { file: path.display().to_string(), version: head.version });
     }
-    yaml::parse(octets, MAX_NODES).map_err(|f| LoadError::Corrupt(located(&path, &f)))
+    Ok(head)
+}
+
+fn parse<T: DeserializeOwned>(folder: &Path, name: Name, octets: &[u8]) -> Result<T, LoadError> {
+    yaml::parse(octets, MAX_NODES).map_err(|f| LoadError::Corrupt(located(&folder.join(name.text()), &f)))
 }
 
 pub(super) fn assemble(folder: &Path, texts: &Texts) -> Result<Ledger, LoadError> {
-    let [devices, workers, settings] = &texts.files;
-    let devices_file: DevicesFile = parse(folder, Name::Devices, devices.as_ref())?;
-    let workers_file: WorkersFile = parse(folder, Name::Workers, workers.as_ref())?;
-    let settings_file: SettingsFile = parse(folder, Name::Settings, settings.as_ref())?;
-    Ledger::assemble(devices_file, workers_file, settings_file).map_err(|wrong| {
-        let octets = if wrong.file == Name::Devices.text() { devices } else { workers };
-        let line = octets.as_ref().map_or(0, |o| line_of_record(o, &wrong.record));
+    let missing = |name: Name| {
+        let what = "this file is missing while the other ledger files are there; restore it from a backup".into();
+        LoadError::Corrupt(located(&folder.join(name.text()), &Fault { line: 0, what }))
+    };
+    let of = |name: Name| texts.of(name).ok_or_else(|| missing(name));
+    let (devices, workers, settings) = (of(Name::Devices)?, of(Name::Workers)?, of(Name::Settings)?);
+    let versions = [(Name::Devices, devices), (Name::Workers, workers), (Name::Settings, settings)];
+    let mut oldest = LEDGER_VERSION;
+    let mut workers_version = LEDGER_VERSION;
+    for (name, octets) in versions {
+        let version = head(folder, name, octets)?.version;
+        oldest = oldest.min(version);
+        if name == Name::Workers {
+            workers_version = version;
+        }
+    }
+    // Version 1 had neither of the other two.
+    let optional = |name: Name| match texts.of(name) {
+        None if oldest < 2 => Ok(None),
+        None => Err(missing(name)),
+        Some(octets) => head(folder, name, octets).map(|_| Some(octets)),
+    };
+    let (masters, agents) = (optional(Name::Masters)?, optional(Name::Agents)?);
+    let workers_file = if workers_version < 2 {
+        parse::<WorkersFileV1>(folder, Name::Workers, workers)?.into()
+    } else {
+        parse::<WorkersFile>(folder, Name::Workers, workers)?
+    };
+    let files = view::Files {
+        devices: parse::<DevicesFile>(folder, Name::Devices, devices)?,
+        workers: workers_file,
+        settings: parse::<SettingsFile>(folder, Name::Settings, settings)?,
+        masters: match masters {
+            Some(octets) => parse(folder, Name::Masters, octets)?,
+            None => MastersFile { version: LEDGER_VERSION, generation: 0, masters: Vec::new() },
+        },
+        agents: match agents {
+            Some(octets) => parse(folder, Name::Agents, octets)?,
+            None => AgentsFile { version: LEDGER_VERSION, generation: 0, agents: Vec::new(), join_tokens: Vec::new() },
+        },
+    };
+    Ledger::assemble(files).map_err(|wrong| {
+        let octets = NAMES.iter().find(|n| n.text() == wrong.file).and_then(|n| texts.of(*n));
+        let line = octets.map_or(0, |o| line_of_record(o, &wrong.record));
         LoadError::Corrupt(located(&folder.join(wrong.file), &Fault { line, what: wrong.what }))
     })
 }
 
-/// The last line that has `mac: RECORD` or `worker_id: RECORD`: with two of them, the second is the one too many.
+/// The last line that has `mac: RECORD`, `worker_id: RECORD` and the like: with two of them, the second is the one too many.
 fn line_of_record(octets: &[u8], record: &str) -> u64 {
     let text = String::from_utf8_lossy(octets);
     let is_it = |line: &str| {
         let (key, value) = line.trim_start_matches([' ', '-']).split_once(':').unwrap_or_default();
-        (key == "mac" || key == "worker_id") && value.trim().trim_matches(['"', '\'']).eq_ignore_ascii_case(record)
+        ["mac", "worker_id", "name", "id"].contains(&key) && value.trim().trim_matches(['"', '\'']).eq_ignore_ascii_case(record)
     };
     let lines = text.lines().enumerate().filter(|(_, line)| is_it(line));
     lines.last().map_or(0, |(at, _)| u64::try_from(at).unwrap_or(0).saturating_add(1))

@@ -35,7 +35,8 @@ pub(super) struct Writer {
 /// A change that was applied in memory and waits for the commit.
 struct Applied {
     submission_done: oneshot::Sender<Result<Submitted, SubmitError>>,
-    event: Event,
+    /// One for each of the change's subjects.
+    events: Vec<Event>,
     result: Result<Outcome, Rejected>,
     snapshot: Arc<Ledger>,
 }
@@ -142,7 +143,7 @@ impl Writer {
         let mut applied = Vec::with_capacity(group.len());
         for Submission { change, actor, done } in group {
             let now = kurrent_sys::clock::now();
-            let event = event(&actor, change.verb(), change.device(), change.object(), "");
+            let events = change.subjects().into_iter().map(|(device, object)| event(&actor, change.verb(), device, object, "")).collect();
             let report = matches!(change, Change::Report { .. }).then(|| change.clone());
             let result = apply(&next, change, now).map(|(ledger, outcome)| {
                 next = Arc::new(ledger);
@@ -151,7 +152,7 @@ impl Writer {
             if let (Some(Change::Report { mac, uuid, public_key, fingerprint }), Ok(Outcome::Knocking)) = (&report, &result) {
                 self.knocking.heard(*mac, uuid, public_key.as_deref(), fingerprint, now);
             }
-            applied.push(Applied { submission_done: done, event, result, snapshot: Arc::clone(&next) });
+            applied.push(Applied { submission_done: done, events, result, snapshot: Arc::clone(&next) });
         }
         let committed = if next.generation == self.ledger.generation { Ok(()) } else { self.commit(Arc::clone(&next)).await };
         if committed.is_ok() {
@@ -217,31 +218,25 @@ impl Writer {
     }
 
     fn answer(&self, one: Applied, failed: Option<&CommitError>) {
-        let Applied { submission_done, mut event, result, snapshot } = one;
-        let answer = match (failed, result) {
+        let Applied { submission_done, events, result, snapshot } = one;
+        let (word, answer) = match (failed, result) {
             // Refusals too: they may rest on what was not committed.
-            (Some(CommitError::NotDone(what)), _) => {
-                event.result = "not_durable".into();
-                Err(SubmitError::NotDurable(what.clone()))
-            }
-            (Some(CommitError::InDoubt(what)), _) => {
-                event.result = "in_doubt".into();
-                Err(SubmitError::InDoubt(what.clone()))
-            }
+            (Some(CommitError::NotDone(what)), _) => ("not_durable", Err(SubmitError::NotDurable(what.clone()))),
+            (Some(CommitError::InDoubt(what)), _) => ("in_doubt", Err(SubmitError::InDoubt(what.clone()))),
             (None, Ok(outcome)) => {
-                if let (Some(mac), Outcome::Done | Outcome::Admitted) = (event.device, &outcome) {
-                    self.knocking.forget(mac);
+                for mac in events.iter().filter_map(|e| e.device) {
+                    if let Outcome::Done | Outcome::Admitted = outcome {
+                        self.knocking.forget(mac);
+                    }
                 }
-                event.result = outcome.word().into();
-                Ok((outcome, snapshot))
+                (outcome.word(), Ok((outcome, snapshot)))
             }
-            (None, Err(rejected)) => {
-                event.result = rejected.code.into();
-                Err(SubmitError::Rejected(rejected))
-            }
+            (None, Err(rejected)) => (rejected.code, Err(SubmitError::Rejected(rejected))),
         };
         if !matches!(answer, Ok((Outcome::Refreshed, _))) {
-            self.audit.record(event);
+            for event in events {
+                self.audit.record(Event { result: word.into(), ..event });
+            }
         }
         // Whoever asked may have gone; the change stands all the same.
         let _ = submission_done.send(answer);

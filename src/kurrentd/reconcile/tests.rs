@@ -32,7 +32,15 @@ impl Bench {
     async fn new() -> Self {
         let bench = Self::open(tempfile::tempdir().unwrap());
         for mac in [A, B] {
-            bench.change(Change::Register { mac, public_key: None, keyless_allowed: true, note: String::new() }).await;
+            bench
+                .change(Change::Register {
+                    mac,
+                    public_key: None,
+                    keyless_allowed: true,
+                    note: String::new(),
+                    labels: std::collections::BTreeMap::new(),
+                })
+                .await;
         }
         bench.worker("w1").await;
         bench.connections(&[]);

@@ -31,7 +31,7 @@ impl Progress {
 #[derive(Debug)]
 enum State {
     Running,
-    Done(Disk),
+    Done(Box<Disk>),
     Failed(StorageError),
 }
 
@@ -95,7 +95,7 @@ impl Jobs {
     pub(super) fn finish(&self, id: &str, result: Result<Disk, StorageError>) {
         if let Some(job) = self.lock().iter_mut().find(|j| j.id == id) {
             job.state = match result {
-                Ok(disk) => State::Done(disk),
+                Ok(disk) => State::Done(Box::new(disk)),
                 Err(e) => State::Failed(e),
             };
         }
@@ -114,7 +114,7 @@ impl Job {
     fn view(&self) -> JobView {
         let (state, disk, error) = match &self.state {
             State::Running => ("running", None, None),
-            State::Done(disk) => ("done", Some(disk.clone()), None),
+            State::Done(disk) => ("done", Some(Disk::clone(disk)), None),
             State::Failed(e) => ("failed", None, Some(e)),
         };
         JobView {

@@ -2,9 +2,9 @@
 
 use super::copy::{Reflinked, reflink, sparse_copy};
 use super::jobs::Progress;
-use super::{Claim, LOCAL_AGENT, Storage, StorageError, blocking, free_bytes, image, not_found};
+use super::{Claim, Storage, StorageError, blocking, free_bytes, image, not_found};
 use crate::ledger::SubmitError;
-use kurrent_core::id::{FileName, OsName, OsTag, OsVersion, WorkerId, disk_file_name, disk_nqn};
+use kurrent_core::id::{AgentName, FileName, OsName, OsTag, OsVersion, WorkerId, disk_file_name, disk_nqn};
 use kurrent_core::ledger::{Change, Disk, DiskSource};
 use kurrent_sys::{clock, entropy, store};
 use serde::Serialize;
@@ -200,7 +200,7 @@ impl Storage {
     fn new_disk(&self, request: &NewDisk, size_bytes: u64) -> Disk {
         let os_tag = OsTag::from_random(entropy::random());
         let source = match &request.content {
-            Content::Master(name) => DiskSource::Master(name.clone()),
+            Content::Master(name) => DiskSource::Master { name: name.clone(), digest: None },
             Content::Empty(_) => DiskSource::Empty,
         };
         Disk {
@@ -209,7 +209,7 @@ impl Storage {
             os_tag,
             os: request.os.clone(),
             os_version: request.os_version.clone(),
-            agent: LOCAL_AGENT.to_owned(),
+            agent: AgentName::local(),
             size_bytes,
             uuid: uuid::Builder::from_random_bytes(entropy::random()).into_uuid(),
             source,

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::id::{OsTag, disk_file_name, disk_nqn};
-use crate::ledger::schema::DiskSource;
+use crate::ledger::schema::{BootSettings, Disk, DiskSource, Fingerprint, Source};
 use crate::ledger::view::Readiness;
-use crate::time::Mono;
+use crate::time::{Mono, Wall};
 use jiff::SignedDuration;
+use std::collections::BTreeMap;
 
 const KEY: &str = "ed25519:d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
 const OTHER_KEY: &str = "ed25519:3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c";
@@ -33,7 +34,7 @@ fn report(n: u8, key: Option<&str>, product: &str) -> Change {
 }
 
 fn register(n: u8) -> Change {
-    Change::Register { mac: mac(n), public_key: Some(KEY.into()), keyless_allowed: false, note: String::new() }
+    Change::Register { mac: mac(n), public_key: Some(KEY.into()), keyless_allowed: false, note: String::new(), labels: BTreeMap::new() }
 }
 
 fn bind(n: u8, w: u8, force: bool) -> Change {
@@ -48,7 +49,7 @@ fn disk(w: u8, n: u8, os: &str, version: &str) -> Disk {
         os_tag: tag,
         os,
         os_version: version.parse().unwrap(),
-        agent: "local".into(),
+        agent: crate::id::AgentName::local(),
         size_bytes: 4096,
         uuid: uuid::Uuid::from_u128(u128::from(w) * 256 + u128::from(n)),
         source: DiskSource::Empty,
@@ -186,7 +187,7 @@ fn a_report_with_another_key_changes_nothing_until_a_rekey_is_ordered() {
 #[test]
 fn a_device_without_a_key_gets_one_only_while_the_window_is_open() {
     let mut play = Play::new();
-    play.ok(Change::Register { mac: mac(1), public_key: None, keyless_allowed: false, note: String::new() });
+    play.ok(Change::Register { mac: mac(1), public_key: None, keyless_allowed: false, note: String::new(), labels: BTreeMap::new() });
     play.gives(report(1, Some(KEY), "box"), Outcome::Refreshed);
     assert_eq!(play.device(1).public_key, None);
     play.ok(Change::OpenWindow { until: minutes(play.now, 10) });
@@ -201,10 +202,19 @@ fn k09_people_register_and_purge_whatever_the_window() {
     assert_eq!((play.device(1).source, play.device(1).state), (Source::Manual, DeviceState::Pooled));
     play.refuses(register(1), "device_exists");
     play.refuses(
-        Change::Register { mac: mac(2), public_key: Some("x".into()), keyless_allowed: false, note: String::new() },
+        Change::Register {
+            mac: mac(2),
+            public_key: Some("x".into()),
+            keyless_allowed: false,
+            note: String::new(),
+            labels: BTreeMap::new(),
+        },
         "public_key_invalid",
     );
-    play.refuses(Change::Register { mac: mac(2), public_key: None, keyless_allowed: false, note: "\0".into() }, "note_invalid");
+    play.refuses(
+        Change::Register { mac: mac(2), public_key: None, keyless_allowed: false, note: "\0".into(), labels: BTreeMap::new() },
+        "note_invalid",
+    );
     play.ok(Change::Revoke { mac: mac(1) });
     play.ok(Change::Purge { mac: mac(1) });
     assert!(play.ledger.devices.is_empty());

@@ -1,7 +1,7 @@
 //! The only verbs that change a ledger. Each is applied whole or not at all.
 
-use super::schema::{BootSettings, Disk, Fingerprint};
-use crate::id::{MacAddr, OsTag, WorkerId};
+use super::schema::{Agent, BootSettings, Disk, Fingerprint, JoinToken, MasterTags, Role};
+use crate::id::{AgentName, FileName, MacAddr, OsTag, WorkerId};
 use crate::time::Wall;
 use std::collections::BTreeMap;
 
@@ -31,6 +31,31 @@ pub enum Change {
         keyless_allowed: bool,
         /// Free text.
         note: String,
+        /// What people sort by.
+        labels: BTreeMap<String, String>,
+    },
+    /// Replaces what people decide about a device; `None` leaves a value as it is.
+    EditDevice {
+        /// Which device.
+        mac: MacAddr,
+        /// Free text.
+        note: Option<String>,
+        /// May boot without a key.
+        keyless_allowed: Option<bool>,
+        /// Loader from the loader table; the inner `None` takes the override away.
+        loader: Option<Option<String>>,
+    },
+    /// [`Change::Bind`] for each pair in order, all of them or none. No device and no Worker may occur twice.
+    BindAll {
+        /// Device and its Worker.
+        pairs: Vec<(MacAddr, WorkerId)>,
+        /// Displace what stands in the way.
+        force: bool,
+    },
+    /// Gives the Worker's device a new epoch: the old credentials open nothing any more, new ones are made at its next boot.
+    RotateCredentials {
+        /// Which Worker; it has a bound device.
+        worker: WorkerId,
     },
     /// Makes `mac` the one device of `worker`. `force` moves the binding: new written before old cleared, one step (K29).
     Bind {
@@ -75,6 +100,18 @@ pub enum Change {
         /// Its identity.
         worker: WorkerId,
     },
+    /// [`Change::CreateWorker`] for each, all of them or none.
+    CreateWorkers {
+        /// Their identities.
+        workers: Vec<WorkerId>,
+    },
+    /// Keeps why the last thing asked for a Worker failed; empty clears it.
+    SetWorkerError {
+        /// Which one.
+        worker: WorkerId,
+        /// One sentence.
+        error: String,
+    },
     /// Deletes a Worker and unbinds its device (K39).
     DeleteWorker {
         /// Which one.
@@ -93,6 +130,24 @@ pub enum Change {
         worker: WorkerId,
         /// Which.
         os_tag: OsTag,
+    },
+    /// Records a disk's new, larger size; its file has it already.
+    ResizeDisk {
+        /// Whose.
+        worker: WorkerId,
+        /// Which.
+        os_tag: OsTag,
+        /// A multiple of 4096, not less than before.
+        size_bytes: u64,
+    },
+    /// Replaces a disk's remark.
+    RemarkDisk {
+        /// Whose.
+        worker: WorkerId,
+        /// Which.
+        os_tag: OsTag,
+        /// Free text.
+        remark: String,
     },
     /// Chooses the disk that boots.
     SetDefaultDisk {
@@ -115,6 +170,59 @@ pub enum Change {
     },
     /// Closes automatic admission.
     CloseWindow,
+    /// Overrides the configuration's enforcement; `None` follows the configuration again.
+    SetEnforcement {
+        /// Whether only a verified answer opens the data plane.
+        enforcement: Option<bool>,
+    },
+    /// Replaces what Workers without settings of their own boot with.
+    SetBootDefaults {
+        /// The new settings.
+        boot: BootSettings,
+    },
+    /// Replaces the tags of a master image; empty ones are forgotten (K25).
+    TagMaster {
+        /// The tags, with the file's name.
+        tags: MasterTags,
+    },
+    /// Forgets the tags of a master image that is gone.
+    ForgetMaster {
+        /// Its file.
+        name: FileName,
+    },
+    /// Records a further storage node.
+    AddAgent {
+        /// Its record.
+        agent: Agent,
+    },
+    /// Replaces what people decide about a storage node; `None` leaves a value as it is. Draining keeps new disks away (K32).
+    EditAgent {
+        /// Which node.
+        name: AgentName,
+        /// Where its API is; this appliance has none.
+        base_url: Option<String>,
+        /// What it is for.
+        roles: Option<Vec<Role>>,
+        /// Takes no new disks.
+        drained: Option<bool>,
+        /// Free text.
+        note: Option<String>,
+    },
+    /// Forgets a storage node that holds no disk.
+    RemoveAgent {
+        /// Which node.
+        name: AgentName,
+    },
+    /// Lets a further node join, once, until the token expires.
+    AddJoinToken {
+        /// The token's record.
+        token: JoinToken,
+    },
+    /// Withdraws a join token.
+    RevokeJoinToken {
+        /// Its id.
+        id: String,
+    },
 }
 
 /// What a change did.
@@ -148,6 +256,9 @@ pub struct Rejected {
     pub detail: String,
 }
 
+/// A device and a Worker, disk, master or node: what one audit line is about.
+pub type Subject = (Option<MacAddr>, String);
+
 impl Change {
     /// How the audit names it.
     #[must_use]
@@ -155,64 +266,73 @@ impl Change {
         match self {
             Self::Report { .. } => "report",
             Self::Register { .. } => "register",
-            Self::Bind { .. } => "bind",
+            Self::EditDevice { .. } => "device-edit",
+            Self::Bind { .. } | Self::BindAll { .. } => "bind",
+            Self::RotateCredentials { .. } => "credentials-rotate",
             Self::Unbind { .. } => "unbind",
             Self::Revoke { .. } => "revoke",
             Self::Purge { .. } => "purge",
             Self::Rekey { .. } => "rekey",
             Self::Label { .. } => "label",
-            Self::CreateWorker { .. } => "worker-create",
+            Self::CreateWorker { .. } | Self::CreateWorkers { .. } => "worker-create",
+            Self::SetWorkerError { .. } => "worker-error",
             Self::DeleteWorker { .. } => "worker-delete",
             Self::AddDisk { .. } => "disk-add",
             Self::RemoveDisk { .. } => "disk-remove",
+            Self::ResizeDisk { .. } => "disk-resize",
+            Self::RemarkDisk { .. } => "disk-remark",
             Self::SetDefaultDisk { .. } => "default-disk",
             Self::SetBoot { .. } => "boot-settings",
             Self::OpenWindow { .. } => "window-open",
             Self::CloseWindow => "window-close",
+            Self::SetEnforcement { .. } => "enforcement",
+            Self::SetBootDefaults { .. } => "boot-defaults",
+            Self::TagMaster { .. } => "master-tag",
+            Self::ForgetMaster { .. } => "master-forget",
+            Self::AddAgent { .. } => "agent-add",
+            Self::EditAgent { .. } => "agent-edit",
+            Self::RemoveAgent { .. } => "agent-remove",
+            Self::AddJoinToken { .. } => "join-token-add",
+            Self::RevokeJoinToken { .. } => "join-token-revoke",
         }
     }
 
-    /// The device it is about.
+    /// What it is about: one subject, or one for each item of a batch. Never empty.
     #[must_use]
-    pub fn device(&self) -> Option<MacAddr> {
+    pub fn subjects(&self) -> Vec<Subject> {
+        let device = |mac: &MacAddr| vec![(Some(*mac), String::new())];
+        let other = |object: String| vec![(None, object)];
         match self {
             Self::Report { mac, .. }
             | Self::Register { mac, .. }
-            | Self::Bind { mac, .. }
+            | Self::EditDevice { mac, .. }
             | Self::Unbind { mac }
             | Self::Revoke { mac }
             | Self::Purge { mac }
             | Self::Rekey { mac, .. }
-            | Self::Label { mac, .. } => Some(*mac),
-            Self::CreateWorker { .. }
-            | Self::DeleteWorker { .. }
-            | Self::AddDisk { .. }
-            | Self::RemoveDisk { .. }
-            | Self::SetDefaultDisk { .. }
-            | Self::SetBoot { .. }
-            | Self::OpenWindow { .. }
-            | Self::CloseWindow => None,
-        }
-    }
-
-    /// The Worker or disk it is about, as text; empty when neither.
-    #[must_use]
-    pub fn object(&self) -> String {
-        match self {
-            Self::Bind { worker, .. } | Self::CreateWorker { worker } | Self::DeleteWorker { worker } | Self::SetBoot { worker, .. } => {
-                worker.to_string()
+            | Self::Label { mac, .. } => device(mac),
+            Self::Bind { mac, worker, .. } => vec![(Some(*mac), worker.to_string())],
+            Self::BindAll { pairs, .. } => pairs.iter().map(|(mac, worker)| (Some(*mac), worker.to_string())).collect(),
+            Self::CreateWorkers { workers } => workers.iter().map(|worker| (None, worker.to_string())).collect(),
+            Self::RotateCredentials { worker }
+            | Self::CreateWorker { worker }
+            | Self::SetWorkerError { worker, .. }
+            | Self::DeleteWorker { worker }
+            | Self::SetBoot { worker, .. } => other(worker.to_string()),
+            Self::AddDisk { worker, disk } => other(format!("{worker} {}", disk.os_tag)),
+            Self::RemoveDisk { worker, os_tag }
+            | Self::ResizeDisk { worker, os_tag, .. }
+            | Self::RemarkDisk { worker, os_tag, .. }
+            | Self::SetDefaultDisk { worker, os_tag } => other(format!("{worker} {os_tag}")),
+            Self::OpenWindow { .. } | Self::CloseWindow | Self::SetEnforcement { .. } | Self::SetBootDefaults { .. } => {
+                other(String::new())
             }
-            Self::AddDisk { worker, disk } => format!("{worker} {}", disk.os_tag),
-            Self::RemoveDisk { worker, os_tag } | Self::SetDefaultDisk { worker, os_tag } => format!("{worker} {os_tag}"),
-            Self::Report { .. }
-            | Self::Register { .. }
-            | Self::Unbind { .. }
-            | Self::Revoke { .. }
-            | Self::Purge { .. }
-            | Self::Rekey { .. }
-            | Self::Label { .. }
-            | Self::OpenWindow { .. }
-            | Self::CloseWindow => String::new(),
+            Self::TagMaster { tags } => other(tags.name.to_string()),
+            Self::ForgetMaster { name } => other(name.to_string()),
+            Self::AddAgent { agent } => other(agent.name.to_string()),
+            Self::EditAgent { name, .. } | Self::RemoveAgent { name } => other(name.to_string()),
+            Self::AddJoinToken { token } => other(token.id.clone()),
+            Self::RevokeJoinToken { id } => other(id.clone()),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::apply::rejected;
 use super::change::Rejected;
 use super::schema::{BootSettings, Disk, Fingerprint};
+use crate::id::FileName;
 use crate::time::{Now, Wall};
 use jiff::SignedDuration;
 use std::collections::BTreeMap;
@@ -56,6 +57,25 @@ pub(super) fn checked_note(note: String) -> Result<String, Rejected> {
         return Err(rejected(422, "note_invalid", detail));
     }
     Ok(note)
+}
+
+/// A loader of the loader table is named by its file; whether there is one is looked up when it is served.
+pub(super) fn checked_loader(loader: String) -> Result<String, Rejected> {
+    if loader.parse::<FileName>().is_err() {
+        return Err(rejected(422, "loader_invalid", "the loader is a file name of the loader table, like ipxe.efi; correct it".into()));
+    }
+    Ok(loader)
+}
+
+/// `http://HOST[:PORT]` or with `https`, nothing behind it.
+pub(super) fn check_base_url(url: &str) -> Result<(), Rejected> {
+    let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")).unwrap_or_default();
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b".:-[]".contains(&b);
+    if host.is_empty() || url.len() > 255 || !host.bytes().all(fine) {
+        let detail = "base_url is https://HOST:PORT and nothing behind it; correct it".into();
+        return Err(rejected(422, "base_url_invalid", detail));
+    }
+    Ok(())
 }
 
 pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Rejected> {

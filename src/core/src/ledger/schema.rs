@@ -1,12 +1,19 @@
-//! The records of `devices.yml` and `workers.yml` in their on-disk form. Unknown fields are refused.
+//! The records of the ledger files in their on-disk form. Unknown fields are refused.
 
-use crate::id::{FileName, MacAddr, Nqn, OsName, OsTag, OsVersion, WorkerId};
+mod storage;
+mod workers;
+
+pub use storage::{Agent, AgentsFile, JoinToken, MasterTags, MastersFile, Role};
+pub use workers::{BootSettings, Disk, DiskSource, Worker, WorkersFile};
+
+use crate::id::{MacAddr, WorkerId};
 use crate::time::Wall;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version this program writes. A file with a higher one is refused as "newer than me".
-pub const LEDGER_VERSION: u32 = 1;
+/// The version this program writes. A file with a higher one is refused as "newer than me", one with a lower one is read by
+/// [`super::migrate`]. Version 2 added `agents.yml`, `masters.yml`, settings, and the digest of a disk's master.
+pub const LEDGER_VERSION: u32 = 2;
 
 /// `state/devices.yml`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,18 +27,6 @@ pub struct DevicesFile {
     pub devices: Vec<Device>,
 }
 
-/// `state/workers.yml`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WorkersFile {
-    /// Format version, [`LEDGER_VERSION`].
-    pub version: u32,
-    /// Grows by one with every durable change of any ledger.
-    pub generation: u64,
-    /// All worker records, ordered by `worker_id`; an id occurs once.
-    pub workers: Vec<Worker>,
-}
-
 /// `state/settings.yml`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,6 +38,12 @@ pub struct SettingsFile {
     /// Automatic admission is open until this time; absent or past: closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registration_open_until: Option<Wall>,
+    /// Overrides `spec.security.enforcement`; absent: what the configuration says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<bool>,
+    /// What Workers boot with when they have no settings of their own.
+    #[serde(default, skip_serializing_if = "BootSettings::is_default")]
+    pub boot: BootSettings,
 }
 
 /// Where a device stands (K11).
@@ -158,91 +159,4 @@ pub fn key_octets(text: &str) -> Option<Vec<u8>> {
 #[must_use]
 pub fn key_hash(text: &str) -> Option<String> {
     key_octets(text).map(|octets| hex::encode(<sha2::Sha256 as sha2::Digest>::digest(octets)))
-}
-
-/// One compute identity. The bound device is a projection and never stored here (K14).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Worker {
-    /// Identity and hostname.
-    pub worker_id: WorkerId,
-    /// When it was created.
-    pub created_at: Wall,
-    /// `os_tag` of the disk that boots; absent when there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default_disk: Option<OsTag>,
-    /// Boot overrides.
-    #[serde(default, skip_serializing_if = "BootSettings::is_default")]
-    pub boot: BootSettings,
-    /// Why the last thing asked for this Worker failed; empty when nothing did.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub error: String,
-    /// Its system disks.
-    #[serde(default)]
-    pub disks: Vec<Disk>,
-}
-
-/// Optional boot overrides of a Worker, as the form has them; `rules::check_boot` says what this version does of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct BootSettings {
-    /// Menu entry chosen when the time is up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub menu_default: Option<String>,
-    /// Menu time in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub menu_timeout_ms: Option<u32>,
-    /// `nvme` or `iscsi`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub method: Option<String>,
-    /// `appliance` or `disk`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<String>,
-}
-
-impl BootSettings {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// Where a disk's content came from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "lowercase")]
-pub enum DiskSource {
-    /// Cloned from this master image file.
-    Master(FileName),
-    /// Created without content.
-    Empty,
-    /// A retained file mounted again.
-    Adopted,
-}
-
-/// One system disk of a Worker.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Disk {
-    /// Identifies the disk for ever.
-    pub os_tag: OsTag,
-    /// Display and grouping.
-    pub os: OsName,
-    /// Display and grouping; with `os` at most once per Worker (K17).
-    pub os_version: OsVersion,
-    /// Authoritative identifier on the data plane.
-    pub nqn: Nqn,
-    /// File in the disk folder.
-    pub filename: FileName,
-    /// Storage node that holds it.
-    pub agent: String,
-    /// Size in bytes, a multiple of 4096.
-    pub size_bytes: u64,
-    /// Namespace UUID: never changes, or a running worker's disk is dead after a restart of the appliance.
-    pub uuid: uuid::Uuid,
-    /// Where its content came from.
-    pub source: DiskSource,
-    /// What people wrote down.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub remark: String,
-    /// When it was created.
-    pub created_at: Wall,
 }

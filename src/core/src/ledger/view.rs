@@ -1,8 +1,11 @@
 //! An immutable snapshot of all ledgers and the questions readers ask of it. Cloning is cheap (persistent maps).
 
 use super::rules::{check_disk, is_live};
-use super::schema::{Device, DeviceState, DevicesFile, Disk, LEDGER_VERSION, SettingsFile, Worker, WorkersFile, key_hash};
-use crate::id::{MacAddr, WorkerId};
+use super::schema::{
+    Agent, AgentsFile, BootSettings, Device, DeviceState, DevicesFile, Disk, JoinToken, LEDGER_VERSION, MasterTags, MastersFile,
+    SettingsFile, Worker, WorkersFile, key_hash,
+};
+use crate::id::{AgentName, FileName, MacAddr, WorkerId};
 use crate::time::Wall;
 use imbl::OrdMap;
 use std::collections::HashSet;
@@ -13,6 +16,10 @@ use std::sync::Arc;
 pub struct Settings {
     /// Automatic admission is open until then.
     pub registration_open_until: Option<Wall>,
+    /// Overrides the configuration's enforcement.
+    pub enforcement: Option<bool>,
+    /// For Workers without boot settings of their own.
+    pub boot: BootSettings,
 }
 
 /// All ledgers at one generation.
@@ -26,6 +33,14 @@ pub struct Ledger {
     pub workers: OrdMap<WorkerId, Arc<Worker>>,
     /// Derived index of bound devices: `worker_id` to MAC.
     pub bound: OrdMap<WorkerId, MacAddr>,
+    /// Derived index of what names a disk (tag, NQN, file, UUID; their forms differ) to its Worker.
+    pub disk_names: OrdMap<String, WorkerId>,
+    /// Tags of master images, by file.
+    pub masters: OrdMap<FileName, Arc<MasterTags>>,
+    /// Recorded storage nodes, by name; see [`Ledger::all_agents`].
+    pub agents: OrdMap<AgentName, Arc<Agent>>,
+    /// Orders by which nodes may join, by id.
+    pub join_tokens: OrdMap<String, Arc<JoinToken>>,
     /// Run-time settings.
     pub settings: Settings,
 }
@@ -56,6 +71,63 @@ impl Ledger {
         self.device(*self.bound.get(worker)?)
     }
 
+    /// Whether only a verified answer opens the data plane: what was set at run time, or else what `configured` says.
+    #[must_use]
+    pub fn enforcement(&self, configured: bool) -> bool {
+        self.settings.enforcement.unwrap_or(configured)
+    }
+
+    /// What a Worker boots with: its own settings, for each one that it has not the appliance's.
+    #[must_use]
+    pub fn boot_of(&self, worker: &Worker) -> BootSettings {
+        let (own, all) = (&worker.boot, &self.settings.boot);
+        BootSettings {
+            menu_default: own.menu_default.clone().or_else(|| all.menu_default.clone()),
+            menu_timeout_ms: own.menu_timeout_ms.or(all.menu_timeout_ms),
+            method: own.method.clone().or_else(|| all.method.clone()),
+            kernel: own.kernel.clone().or_else(|| all.kernel.clone()),
+        }
+    }
+
+    /// A storage node. This appliance is always one, also without a record.
+    #[must_use]
+    pub fn agent(&self, name: &AgentName) -> Option<Agent> {
+        let recorded = self.agents.get(name).map(|a| Agent::clone(a));
+        recorded.or_else(|| (*name == AgentName::local()).then(Agent::local))
+    }
+
+    /// All storage nodes by name, this appliance among them.
+    #[must_use]
+    pub fn all_agents(&self) -> Vec<Agent> {
+        let mut all: Vec<Agent> = self.agents.values().map(|a| Agent::clone(a)).collect();
+        if !self.agents.contains_key(&AgentName::local()) {
+            all.push(Agent::local());
+            all.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        all
+    }
+
+    fn names_of(disk: &Disk) -> [String; 4] {
+        [disk.os_tag.to_string(), disk.nqn.to_string(), disk.filename.to_string(), disk.uuid.to_string()]
+    }
+
+    /// The first name of this disk that another one has, and that one's Worker.
+    pub(super) fn disk_names_taken(&self, disk: &Disk) -> Option<(String, WorkerId)> {
+        Self::names_of(disk).into_iter().find_map(|name| self.disk_names.get(&name).cloned().map(|w| (name, w)))
+    }
+
+    pub(super) fn note_disk_names(&mut self, disk: &Disk, worker: &WorkerId) {
+        for name in Self::names_of(disk) {
+            self.disk_names.insert(name, worker.clone());
+        }
+    }
+
+    pub(super) fn forget_disk_names(&mut self, disk: &Disk) {
+        for name in Self::names_of(disk) {
+            self.disk_names.remove(&name);
+        }
+    }
+
     /// Whether automatic admission is open; expiry is computed on read.
     #[must_use]
     pub fn window_open(&self, wall: Wall) -> bool {
@@ -63,13 +135,28 @@ impl Ledger {
     }
 }
 
+/// All ledger files.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// `devices.yml`.
+    pub devices: DevicesFile,
+    /// `workers.yml`.
+    pub workers: WorkersFile,
+    /// `settings.yml`.
+    pub settings: SettingsFile,
+    /// `masters.yml`.
+    pub masters: MastersFile,
+    /// `agents.yml`.
+    pub agents: AgentsFile,
+}
+
 /// A record of a ledger file that contradicts itself or another one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Contradiction {
-    /// `devices.yml` or `workers.yml`.
+    /// Which file (`devices.yml`).
     pub file: &'static str,
-    /// Key of the record: a MAC or `worker_id`, as written in the file.
+    /// Key of the record (a MAC, `worker_id` or name), as written in the file.
     pub record: String,
     /// What is wrong; what to do.
     pub what: String,
@@ -80,17 +167,49 @@ impl Ledger {
     ///
     /// # Errors
     /// The first [`Contradiction`].
-    pub fn assemble(devices: DevicesFile, workers: WorkersFile, settings: SettingsFile) -> Result<Self, Contradiction> {
+    pub fn assemble(files: Files) -> Result<Self, Contradiction> {
+        let Files { devices, workers, settings, masters, agents } = files;
+        let generations = [devices.generation, workers.generation, settings.generation, masters.generation, agents.generation];
         let mut ledger = Self {
-            generation: devices.generation.max(workers.generation).max(settings.generation),
-            settings: Settings { registration_open_until: settings.registration_open_until },
+            generation: generations.into_iter().max().unwrap_or(0),
+            settings: Settings {
+                registration_open_until: settings.registration_open_until,
+                enforcement: settings.enforcement,
+                boot: settings.boot,
+            },
             ..Self::default()
         };
-        let mut seen = HashSet::new();
+        for agent in agents.agents {
+            let name = agent.name.clone();
+            if ledger.agents.insert(name.clone(), Arc::new(agent)).is_some() {
+                let what = format!("storage node {name} is recorded twice; remove one record");
+                return Err(Contradiction { file: "agents.yml", record: name.to_string(), what });
+            }
+        }
+        for token in agents.join_tokens {
+            let id = token.id.clone();
+            if ledger.join_tokens.insert(id.clone(), Arc::new(token)).is_some() {
+                let what = format!("join token {id} is recorded twice; remove one record");
+                return Err(Contradiction { file: "agents.yml", record: id, what });
+            }
+        }
+        for tags in masters.masters {
+            let name = tags.name.clone();
+            let wrong = |what: String| Contradiction { file: "masters.yml", record: name.to_string(), what };
+            if !name.is_master() {
+                return Err(wrong(format!("{name} is not a master: its name has no _tpl_; correct or remove the record")));
+            }
+            if ledger.masters.insert(name.clone(), Arc::new(tags)).is_some() {
+                return Err(wrong(format!("master {name} is recorded twice; remove one record")));
+            }
+        }
         for worker in workers.workers {
             let id = worker.worker_id.clone();
             let wrong = |what: String| Contradiction { file: "workers.yml", record: id.to_string(), what };
-            check_worker(&worker, &mut seen).map_err(wrong)?;
+            ledger.check_worker(&worker).map_err(wrong)?;
+            for disk in &worker.disks {
+                ledger.note_disk_names(disk, &id);
+            }
             if ledger.workers.insert(id.clone(), Arc::new(worker)).is_some() {
                 return Err(wrong(format!("Worker {id} is recorded twice; remove one record")));
             }
@@ -136,6 +255,18 @@ impl Ledger {
         self
     }
 
+    /// All files of this snapshot.
+    #[must_use]
+    pub fn files(&self) -> Files {
+        Files {
+            devices: self.devices_file(),
+            workers: self.workers_file(),
+            settings: self.settings_file(),
+            masters: self.masters_file(),
+            agents: self.agents_file(),
+        }
+    }
+
     /// `devices.yml` of this snapshot.
     #[must_use]
     pub fn devices_file(&self) -> DevicesFile {
@@ -153,8 +284,23 @@ impl Ledger {
     /// `settings.yml` of this snapshot.
     #[must_use]
     pub fn settings_file(&self) -> SettingsFile {
-        let registration_open_until = self.settings.registration_open_until;
-        SettingsFile { version: LEDGER_VERSION, generation: self.generation, registration_open_until }
+        let Settings { registration_open_until, enforcement, boot } = self.settings.clone();
+        SettingsFile { version: LEDGER_VERSION, generation: self.generation, registration_open_until, enforcement, boot }
+    }
+
+    /// `masters.yml` of this snapshot.
+    #[must_use]
+    pub fn masters_file(&self) -> MastersFile {
+        let masters = self.masters.values().map(|m| MasterTags::clone(m)).collect();
+        MastersFile { version: LEDGER_VERSION, generation: self.generation, masters }
+    }
+
+    /// `agents.yml` of this snapshot.
+    #[must_use]
+    pub fn agents_file(&self) -> AgentsFile {
+        let agents = self.agents.values().map(|a| Agent::clone(a)).collect();
+        let join_tokens = self.join_tokens.values().map(|t| JoinToken::clone(t)).collect();
+        AgentsFile { version: LEDGER_VERSION, generation: self.generation, agents, join_tokens }
     }
 }
 
@@ -180,26 +326,33 @@ fn check_device(device: &Device) -> Result<(), String> {
     }
 }
 
-fn check_worker(worker: &Worker, seen: &mut HashSet<String>) -> Result<(), String> {
-    let id = &worker.worker_id;
-    let mut systems = HashSet::new();
-    for disk in &worker.disks {
-        check_disk(disk)?;
-        if !systems.insert((&disk.os, &disk.os_version)) {
-            return Err(format!("Worker {id} has two disks for {} {}; at most one is allowed", disk.os, disk.os_version));
-        }
-        // The forms of the four differ, so one set tells them apart.
-        for name in [disk.os_tag.to_string(), disk.nqn.to_string(), disk.filename.to_string(), disk.uuid.to_string()] {
-            if let Some(twice) = seen.replace(name) {
+impl Ledger {
+    /// What a Worker's record fulfils beside those that are here already.
+    fn check_worker(&self, worker: &Worker) -> Result<(), String> {
+        let id = &worker.worker_id;
+        let (mut systems, mut names) = (HashSet::new(), HashSet::new());
+        for disk in &worker.disks {
+            check_disk(disk)?;
+            if !systems.insert((&disk.os, &disk.os_version)) {
+                return Err(format!("Worker {id} has two disks for {} {}; at most one is allowed", disk.os, disk.os_version));
+            }
+            if self.agent(&disk.agent).is_none() {
+                return Err(format!(
+                    "disk {} of Worker {id} is on {}, which is not in agents.yml; restore that record",
+                    disk.os_tag, disk.agent
+                ));
+            }
+            let elsewhere = self.disk_names_taken(disk).map(|(name, _)| name);
+            if let Some(twice) = elsewhere.or_else(|| Self::names_of(disk).into_iter().find(|name| !names.insert(name.clone()))) {
                 return Err(format!("'{twice}' names two disks, the second one at Worker {id}; every disk has its own"));
             }
         }
-    }
-    match &worker.default_disk {
-        Some(tag) if worker.default_disk().is_none() => {
-            Err(format!("the default_disk {tag} of Worker {id} is not one of its disks; choose one of them or remove the line"))
+        match &worker.default_disk {
+            Some(tag) if worker.default_disk().is_none() => {
+                Err(format!("the default_disk {tag} of Worker {id} is not one of its disks; choose one of them or remove the line"))
+            }
+            _ => Ok(()),
         }
-        _ => Ok(()),
     }
 }
 

@@ -12,7 +12,15 @@ async fn a_p256_answer_is_never_sealed_to_a_boot_key_that_it_does_not_sign() {
     for enforcement in [true, false] {
         let bench = Bench::new(enforcement);
         let (mac, public_key) = (MAC.parse().unwrap(), DeviceKey::of_report(&point).map(|key| key.text()));
-        bench.change(Change::Register { mac, public_key, keyless_allowed: true, note: String::new() }).await;
+        bench
+            .change(Change::Register {
+                mac,
+                public_key,
+                keyless_allowed: true,
+                note: String::new(),
+                labels: std::collections::BTreeMap::new(),
+            })
+            .await;
         bench.worker("w1").await;
         bench.bind(MAC, "w1").await;
         let now = clock::now();
@@ -40,7 +48,15 @@ async fn reports_from_an_address_without_a_lease_admit_refresh_and_plant_nothing
     bench.open_window().await;
     bench.report(&device).await;
     let keyless: MacAddr = OTHER.parse().unwrap();
-    bench.change(Change::Register { mac: keyless, public_key: None, keyless_allowed: false, note: String::new() }).await;
+    bench
+        .change(Change::Register {
+            mac: keyless,
+            public_key: None,
+            keyless_allowed: false,
+            note: String::new(),
+            labels: std::collections::BTreeMap::new(),
+        })
+        .await;
     bench.change(Change::Rekey { mac: MAC.parse().unwrap(), until: Some(clock::now().wall + Duration::from_secs(600)) }).await;
     let before = bench.plane.shared.ledger.snapshot();
     let forger = SigningKey::from_bytes(&[9; 32]);
