@@ -4,19 +4,25 @@
 //! itself is published at once and written with the next durable change, or after a while ([`writer`]).
 //! How the files change all or nothing is described in [`files`].
 
+pub mod expect;
 pub mod files;
 pub mod knocking;
 pub mod load;
 mod writer;
 
+use expect::Expectation;
 use knocking::Knocking;
+use kurrent_core::id::MacAddr;
 use kurrent_core::ledger::{Change, Ledger, Outcome, Rejected};
+use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 /// Changes that may wait for the writer; senders beyond wait.
 const QUEUE: usize = 1024;
+/// Notes that a slow listener may be behind; further behind it is told that it missed some.
+const NOTES: usize = 4096;
 
 /// Why a change is not known to have happened.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -39,9 +45,25 @@ pub enum SubmitError {
 /// What a change did, and a snapshot that holds it.
 pub type Submitted = (Outcome, Arc<Ledger>);
 
+/// Tells listeners of one subject of a durable change; a batch has one for each of its items.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChangeNote {
+    /// The ledger that holds it.
+    pub generation: u64,
+    /// As the audit names it; `unbind` also for devices that were displaced by another change.
+    pub verb: &'static str,
+    /// The device it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<MacAddr>,
+    /// The Worker, disk, master or node it is about.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub object: String,
+}
+
 pub(crate) struct Submission {
     pub(crate) change: Change,
     pub(crate) actor: String,
+    pub(crate) expectations: Vec<Expectation>,
     pub(crate) done: oneshot::Sender<Result<Submitted, SubmitError>>,
 }
 
@@ -56,6 +78,7 @@ pub(crate) enum Order {
 pub struct LedgerHandle {
     orders: mpsc::Sender<Order>,
     snapshots: watch::Receiver<Arc<Ledger>>,
+    notes: broadcast::Sender<ChangeNote>,
     knocking: Arc<Knocking>,
     fault: watch::Receiver<Option<String>>,
     unreadable: bool,
@@ -76,7 +99,8 @@ impl LedgerHandle {
                 // The receivers' ends are dropped: every order is answered "not served", every snapshot is the empty one.
                 let (_, snapshots) = watch::channel(Arc::new(Ledger::default()));
                 let (_, fault) = watch::channel(Some(error.to_string()));
-                Self { orders, snapshots, knocking: Arc::default(), fault, unreadable: true }
+                let (notes, _) = broadcast::channel(1);
+                Self { orders, snapshots, notes, knocking: Arc::default(), fault, unreadable: true }
             }
         }
     }
@@ -87,8 +111,10 @@ impl LedgerHandle {
         let knocking = Arc::new(Knocking::default());
         let (snapshot, snapshots) = watch::channel(Arc::new(ledger));
         let (faults, fault) = watch::channel(None);
-        tokio::spawn(writer::Writer::new(files, snapshot, faults, audit, Arc::clone(&knocking)).run(orders_in));
-        Self { orders, snapshots, knocking, fault, unreadable: false }
+        let (notes, _) = broadcast::channel(NOTES);
+        let tell = writer::Tell { snapshots: snapshot, faults, notes: notes.clone(), audit, knocking: Arc::clone(&knocking) };
+        tokio::spawn(writer::Writer::new(files, tell).run(orders_in));
+        Self { orders, snapshots, notes, knocking, fault, unreadable: false }
     }
 
     /// The latest snapshot.
@@ -101,6 +127,13 @@ impl LedgerHandle {
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<Ledger>> {
         self.snapshots.clone()
+    }
+
+    /// Tells of every durable change from now on. A receiver that falls too far behind is told that it missed some
+    /// (`RecvError::Lagged`): then it must look at the ledger itself. Refreshes are not told.
+    #[must_use]
+    pub fn changes(&self) -> broadcast::Receiver<ChangeNote> {
+        self.notes.subscribe()
     }
 
     /// What is wrong with the ledgers now (unreadable, not writable, a refused hand edit), with what to do.
@@ -126,9 +159,17 @@ impl LedgerHandle {
     /// # Errors
     /// See [`SubmitError`]; nothing changed, except that nobody knows with [`SubmitError::InDoubt`].
     pub async fn submit(&self, change: Change, actor: &str) -> Result<Submitted, SubmitError> {
+        self.submit_if(change, actor, Vec::new()).await
+    }
+
+    /// [`LedgerHandle::submit`], if all expectations hold for the very ledger that the change is applied to.
+    ///
+    /// # Errors
+    /// As [`LedgerHandle::submit`]; rejected with `plan_stale` (409) or `precondition_failed` (412) when one does not hold.
+    pub async fn submit_if(&self, change: Change, actor: &str, expectations: Vec<Expectation>) -> Result<Submitted, SubmitError> {
         let (done, answer) = oneshot::channel();
         let ended = || self.fault().unwrap_or_else(|| "the writer has ended; see the log".into());
-        let order = Order::Submit(Box::new(Submission { change, actor: actor.to_owned(), done }));
+        let order = Order::Submit(Box::new(Submission { change, actor: actor.to_owned(), expectations, done }));
         self.orders.send(order).await.map_err(|_| SubmitError::Stopped(ended()))?;
         // The writer had the change already when it ended: nobody knows how far it came.
         answer.await.map_err(|_| SubmitError::InDoubt(ended()))?

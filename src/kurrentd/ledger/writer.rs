@@ -2,13 +2,13 @@
 
 use super::files::{CommitError, Files};
 use super::knocking::Knocking;
-use super::{Order, Submission, SubmitError, Submitted};
+use super::{ChangeNote, Order, Submission, SubmitError, Submitted};
 use crate::audit::{Audit, Event};
 use kurrent_core::ledger::apply::apply;
 use kurrent_core::ledger::{Change, Ledger, Outcome, Rejected};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 /// Changes committed together at most.
 const GROUP: usize = 256;
@@ -16,6 +16,10 @@ const GROUP: usize = 256;
 const FLUSH_AFTER: Duration = Duration::from_secs(60);
 /// How often files are looked at for edits by hand.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How the audit names an edit by hand that was taken up.
+const RELOAD: &str = "ledger-reload";
+/// How the audit names what happened to a displaced device.
+const UNBIND: &str = "unbind";
 
 pub(super) struct Writer {
     /// Away only while a commit runs.
@@ -26,31 +30,33 @@ pub(super) struct Writer {
     dirty_since: Option<tokio::time::Instant>,
     /// Set when a commit is in doubt: no further change until a restart reads what the disk holds.
     stopped: Option<String>,
-    snapshots: watch::Sender<Arc<Ledger>>,
-    faults: watch::Sender<Option<String>>,
-    audit: Audit,
-    knocking: Arc<Knocking>,
+    tell: Tell,
+}
+
+/// Where the writer says what it did.
+pub(super) struct Tell {
+    pub(super) snapshots: watch::Sender<Arc<Ledger>>,
+    pub(super) faults: watch::Sender<Option<String>>,
+    pub(super) notes: broadcast::Sender<ChangeNote>,
+    pub(super) audit: Audit,
+    pub(super) knocking: Arc<Knocking>,
 }
 
 /// A change that was applied in memory and waits for the commit.
 struct Applied {
     submission_done: oneshot::Sender<Result<Submitted, SubmitError>>,
-    /// One for each of the change's subjects.
+    /// One for each of the change's subjects, and one for each device that lost its Worker by the way.
     events: Vec<Event>,
+    /// It makes a generation.
+    is_news: bool,
     result: Result<Outcome, Rejected>,
     snapshot: Arc<Ledger>,
 }
 
 impl Writer {
-    pub(super) fn new(
-        files: Files,
-        snapshots: watch::Sender<Arc<Ledger>>,
-        faults: watch::Sender<Option<String>>,
-        audit: Audit,
-        knocking: Arc<Knocking>,
-    ) -> Self {
-        let ledger = snapshots.borrow().clone();
-        Self { files: Some(files), ledger, dirty_since: None, stopped: None, snapshots, faults, audit, knocking }
+    pub(super) fn new(files: Files, tell: Tell) -> Self {
+        let ledger = tell.snapshots.borrow().clone();
+        Self { files: Some(files), ledger, dirty_since: None, stopped: None, tell }
     }
 
     pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
@@ -89,7 +95,7 @@ impl Writer {
             return;
         }
         if !files.edit_is_complete() {
-            return self.tell("a ledger is being edited by hand; changes wait until the edit rests".into());
+            return self.complain("a ledger is being edited by hand; changes wait until the edit rests".into());
         }
         let reloaded = match self.with_files(Files::reload).await {
             Ok(reloaded) => reloaded,
@@ -108,18 +114,21 @@ impl Writer {
                     return;
                 }
                 tracing::info!(generation = ledger.generation, "a ledger was edited by hand and is read again");
-                self.audit.record(event("system", "ledger-reload", None, String::new(), "ok"));
+                self.tell.audit.record(event("system", RELOAD, None, String::new(), "ok"));
+                // Nobody may listen.
+                let _ =
+                    self.tell.notes.send(ChangeNote { generation: ledger.generation, verb: RELOAD, device: None, object: String::new() });
                 self.publish(ledger);
             }
-            Err(error) => self.tell(format!("a hand edit is refused, and changes wait until it is repaired: {error}")),
+            Err(error) => self.complain(format!("a hand edit is refused, and changes wait until it is repaired: {error}")),
         }
     }
 
     /// Sets the fault; logged when it is news.
-    fn tell(&self, what: String) {
-        if self.faults.borrow().as_deref() != Some(&what) {
+    fn complain(&self, what: String) {
+        if self.tell.faults.borrow().as_deref() != Some(&what) {
             tracing::warn!("{what}");
-            self.faults.send_replace(Some(what));
+            self.tell.faults.send_replace(Some(what));
         }
     }
 
@@ -130,7 +139,7 @@ impl Writer {
         self.look().await;
         let refused = self.stopped.clone().map(SubmitError::Stopped).or_else(|| {
             let edited = self.files.as_ref().is_some_and(Files::changed_by_hand);
-            edited.then(|| SubmitError::NotDurable(self.faults.borrow().clone().unwrap_or_default()))
+            edited.then(|| SubmitError::NotDurable(self.tell.faults.borrow().clone().unwrap_or_default()))
         });
         if let Some(why) = refused {
             for submission in group {
@@ -141,18 +150,8 @@ impl Writer {
         }
         let mut next = Arc::clone(&self.ledger);
         let mut applied = Vec::with_capacity(group.len());
-        for Submission { change, actor, done } in group {
-            let now = kurrent_sys::clock::now();
-            let events = change.subjects().into_iter().map(|(device, object)| event(&actor, change.verb(), device, object, "")).collect();
-            let report = matches!(change, Change::Report { .. }).then(|| change.clone());
-            let result = apply(&next, change, now).map(|(ledger, outcome)| {
-                next = Arc::new(ledger);
-                outcome
-            });
-            if let (Some(Change::Report { mac, uuid, public_key, fingerprint }), Ok(Outcome::Knocking)) = (&report, &result) {
-                self.knocking.heard(*mac, uuid, public_key.as_deref(), fingerprint, now);
-            }
-            applied.push(Applied { submission_done: done, events, result, snapshot: Arc::clone(&next) });
+        for submission in group {
+            applied.push(self.apply(submission, &mut next));
         }
         let committed = if next.generation == self.ledger.generation { Ok(()) } else { self.commit(Arc::clone(&next)).await };
         if committed.is_ok() {
@@ -161,6 +160,26 @@ impl Writer {
         for one in applied {
             self.answer(one, committed.as_ref().err());
         }
+    }
+
+    /// Makes `next` its own successor, if the change may be.
+    fn apply(&self, submission: Submission, next: &mut Arc<Ledger>) -> Applied {
+        let Submission { change, actor, expectations, done } = submission;
+        let now = kurrent_sys::clock::now();
+        let mut events: Vec<Event> =
+            change.subjects().into_iter().map(|(device, object)| event(&actor, change.verb(), device, object, "")).collect();
+        let before = Arc::clone(next);
+        let expected = expectations.iter().try_for_each(|expectation| expectation.check(&before));
+        let result = expected.and_then(|()| apply(&before, change.clone(), now)).map(|(ledger, outcome)| {
+            let displaced = change.displaced(&before, &ledger).into_iter();
+            events.extend(displaced.map(|(mac, worker)| event(&actor, UNBIND, Some(mac), worker.to_string(), "")));
+            *next = Arc::new(ledger);
+            outcome
+        });
+        if let (Change::Report { mac, uuid, public_key, fingerprint }, Ok(Outcome::Knocking)) = (&change, &result) {
+            self.tell.knocking.heard(*mac, uuid, public_key.as_deref(), fingerprint, now);
+        }
+        Applied { submission_done: done, events, is_news: next.generation != before.generation, result, snapshot: Arc::clone(next) }
     }
 
     /// Works on the files where blocking is allowed. An error is a panic in there; the files are gone with it.
@@ -180,7 +199,7 @@ impl Writer {
         let what = format!("{what}; the ledger takes no changes until kurrentd is restarted");
         tracing::error!("{what}");
         self.stopped = Some(what.clone());
-        self.faults.send_replace(Some(what.clone()));
+        self.tell.faults.send_replace(Some(what.clone()));
         what
     }
 
@@ -190,12 +209,12 @@ impl Writer {
         match result.unwrap_or_else(|panic| Err(CommitError::InDoubt(format!("the ledger commit failed: {panic}")))) {
             Ok(()) => {
                 self.dirty_since = None;
-                self.faults.send_if_modified(|f| f.take().is_some());
+                self.tell.faults.send_if_modified(|f| f.take().is_some());
                 Ok(())
             }
             Err(CommitError::NotDone(what)) => {
                 tracing::error!("{what}");
-                self.faults.send_replace(Some(format!(
+                self.tell.faults.send_replace(Some(format!(
                     "the ledger can not be written: {what}; make room on the data partition or check the disk"
                 )));
                 Err(CommitError::NotDone(what))
@@ -211,22 +230,31 @@ impl Writer {
         }
         self.ledger = Arc::clone(&next);
         // A refresh is there for whoever looks, but wakes nobody.
-        self.snapshots.send_if_modified(|snapshot| {
+        self.tell.snapshots.send_if_modified(|snapshot| {
             *snapshot = next;
             durable_news
         });
     }
 
     fn answer(&self, one: Applied, failed: Option<&CommitError>) {
-        let Applied { submission_done, events, result, snapshot } = one;
+        let Applied { submission_done, events, is_news, result, snapshot } = one;
         let (word, answer) = match (failed, result) {
             // Refusals too: they may rest on what was not committed.
             (Some(CommitError::NotDone(what)), _) => ("not_durable", Err(SubmitError::NotDurable(what.clone()))),
             (Some(CommitError::InDoubt(what)), _) => ("in_doubt", Err(SubmitError::InDoubt(what.clone()))),
             (None, Ok(outcome)) => {
-                for mac in events.iter().filter_map(|e| e.device) {
-                    if let Outcome::Done | Outcome::Admitted = outcome {
-                        self.knocking.forget(mac);
+                for Event { verb, device, object, .. } in &events {
+                    if let (Some(mac), Outcome::Done | Outcome::Admitted) = (device, &outcome) {
+                        self.tell.knocking.forget(*mac);
+                    }
+                    if is_news {
+                        // Nobody may listen.
+                        let _ = self.tell.notes.send(ChangeNote {
+                            generation: snapshot.generation,
+                            verb,
+                            device: *device,
+                            object: object.clone(),
+                        });
                     }
                 }
                 (outcome.word(), Ok((outcome, snapshot)))
@@ -235,7 +263,7 @@ impl Writer {
         };
         if !matches!(answer, Ok((Outcome::Refreshed, _))) {
             for event in events {
-                self.audit.record(Event { result: word.into(), ..event });
+                self.tell.audit.record(Event { result: word.into(), ..event });
             }
         }
         // Whoever asked may have gone; the change stands all the same.

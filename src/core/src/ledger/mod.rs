@@ -6,6 +6,7 @@
 
 pub mod apply;
 pub mod change;
+mod displaced;
 pub mod migrate;
 pub mod rules;
 pub mod schema;

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Settings that change at run time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Settings {
     /// Automatic admission is open until then.
     pub registration_open_until: Option<Wall>,
