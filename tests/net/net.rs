@@ -6,6 +6,7 @@ use kurrent_harness::capture::Capture;
 use kurrent_harness::evidence::Run;
 use kurrent_harness::netns::{self, BRIDGE, BootNetwork};
 use kurrent_harness::process::{Lifetime, Process};
+use kurrent_harness::steps::{self, Watched};
 use kurrent_harness::tools::run;
 use serde_json::json;
 use std::fs;
@@ -91,12 +92,38 @@ impl Net {
 
     /// Starts the daemon and does not wait for anything.
     pub fn start(&self) -> Result<Daemon> {
+        self.start_prepared(|_| {})
+    }
+
+    /// Starts the daemon so that it ends at its `last_step`-th write step in the state and disk folders.
+    pub fn start_watched(&self, last_step: Option<usize>) -> Result<(Daemon, Watched)> {
+        let daemon = self.start_prepared(steps::prepare)?;
+        let pid = daemon.process.pid().context("the daemon's process")?;
+        let watched = steps::watch(pid, &[self.path("state"), self.path("disks")], last_step)?;
+        Ok((daemon, watched))
+    }
+
+    /// The API, once the daemon answers; nothing when it has ended before.
+    pub fn up(&self, daemon: &mut Daemon) -> Result<Option<Api>> {
+        let mut api = None;
+        let mut ended = false;
+        wait_for("an answer of the API", || {
+            ended = !daemon.runs();
+            api = self.api().ok().filter(|api| api.get("/v1/status").is_ok());
+            ended || api.is_some()
+        })
+        .with_context(|| format!("it said: {}", daemon.log()))?;
+        Ok(api.filter(|_| !ended))
+    }
+
+    fn start_prepared(&self, prepare: impl FnOnce(&mut Command)) -> Result<Daemon> {
         let log = self.run.evidence().join("kurrentd.log");
         let out = fs::OpenOptions::new().create(true).append(true).open(&log)?;
         let from = out.metadata()?.len();
         let mut command = self.network.command(env!("CARGO_BIN_EXE_kurrentd"));
         command.arg("run").arg("--config").arg(self.path("kurrent.yaml")).arg("--status").arg(self.path("status"));
         command.stderr(out.try_clone()?).stdout(out).env("KURRENT_LOG", "debug");
+        prepare(&mut command);
         let process = Process::start("kurrentd", command, Lifetime::Ours)?;
         Ok(Daemon { process, log, from })
     }
@@ -219,8 +246,13 @@ pub fn loader(index: usize) -> Vec<u8> {
     (0..len).map(|at| u8::try_from((at * 31 + at / 251 + index * 7) % 256).unwrap_or(0)).collect()
 }
 
+/// Records a device by hand.
+pub fn register(api: &Api, mac: &str) -> Result<()> {
+    api.ask("POST", &format!("/v1/devices/{mac}"), Some(&json!({ "keyless_allowed": true }))).map(drop)
+}
+
 /// Records a device by hand and revokes it.
 pub fn revoke(api: &Api, mac: &str) -> Result<()> {
-    api.ask("POST", &format!("/v1/devices/{mac}"), Some(&json!({ "keyless_allowed": true })))?;
+    register(api, mac)?;
     api.ask("POST", &format!("/v1/devices/{mac}/revoke"), Some(&json!({}))).map(drop)
 }

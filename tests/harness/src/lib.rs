@@ -19,6 +19,7 @@ pub mod operator;
 pub mod process;
 pub mod qmp;
 pub mod rescue;
+pub mod steps;
 pub mod timeline;
 pub mod tools;
 pub mod wire;

@@ -1,0 +1,6 @@
+//! What a crash leaves: the real daemon is ended with `SIGKILL` at each of its write steps, and at random under load. After each,
+//! the next start has every acknowledged change, nothing half-done, and the invariants of the model.
+
+mod check;
+mod load;
+mod steps;
