@@ -4,3 +4,5 @@
 mod check;
 mod load;
 mod steps;
+
+pub use check::text;

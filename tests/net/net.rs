@@ -38,6 +38,7 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
 pub struct Net {
     // In this order: first what runs, then where it ran, then the evidence.
     capture: Option<Capture>,
+    daemon: std::cell::RefCell<Option<Daemon>>,
     network: BootNetwork,
     clients: std::cell::Cell<u32>,
     run: Run,
@@ -55,7 +56,7 @@ impl Net {
         let run = Run::new(&format!("net-{test}"))?;
         let network = BootNetwork::new("10.77.0.1/24")?;
         let capture = Capture::start(network.name(), BRIDGE, &run.evidence().join("boot.pcap"))?;
-        let net = Self { capture: Some(capture), network, clients: std::cell::Cell::new(0), run };
+        let net = Self { capture: Some(capture), daemon: std::cell::RefCell::default(), network, clients: std::cell::Cell::new(0), run };
         for folder in ["state", "disks", "files"] {
             fs::create_dir(net.path(folder))?;
         }
@@ -101,6 +102,11 @@ impl Net {
         let pid = daemon.process.pid().context("the daemon's process")?;
         let watched = steps::watch(pid, &[self.path("state"), self.path("disks")], last_step)?;
         Ok((daemon, watched))
+    }
+
+    /// The daemon runs as long as this.
+    pub fn keep(&self, daemon: Daemon) {
+        self.daemon.replace(Some(daemon));
     }
 
     /// The API, once the daemon answers; nothing when it has ended before.
@@ -170,6 +176,7 @@ impl Net {
     /// Everything held: no evidence is kept.
     pub fn passed(mut self) {
         self.capture = None;
+        self.daemon.replace(None);
         self.run.passed();
     }
 }
