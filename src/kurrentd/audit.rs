@@ -4,12 +4,15 @@
 //! changed line shows. Files rotate by size and the oldest is dropped. What strangers cause is limited: repeats of one
 //! event are counted instead of written, and all strangers together have a budget a minute and a part of the queue.
 //!
+//! [`verify`] walks the chain. What it can not show is that the latest lines were cut off, or the oldest rotated files removed.
+//!
 //! The ledger writer records every change (and refusal) of a ledger, device reports included; others record what is theirs.
 
 mod file;
 mod limit;
 
 use file::Log;
+pub use file::{Break, names, verify};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::Wall;
 use limit::{Limit, Verdict};
@@ -76,23 +79,50 @@ pub struct Event {
 pub struct Filter {
     /// Exactly this device.
     pub device: Option<MacAddr>,
+    /// Exactly this object, or a word of it: a Worker's name finds what was done to its disks too, never another Worker.
+    pub object: Option<String>,
     /// Exactly this verb.
     pub verb: Option<String>,
+    /// Exactly this actor.
+    pub actor: Option<String>,
     /// Exactly this result.
     pub result: Option<String>,
     /// At or after this time.
     pub since: Option<Wall>,
-    /// The latest so many; default 100, at most 1000.
+    /// Before this time, so that neighbouring spans share no entry.
+    pub until: Option<Wall>,
+    /// The latest so many; default [`DEFAULT_LIMIT`], at most [`MAX_LIMIT`].
     pub limit: Option<usize>,
+    /// What [`Page::next`] said: goes on there.
+    pub cursor: Option<u64>,
 }
+
+/// Entries of one page when nobody says how many.
+pub const DEFAULT_LIMIT: usize = 200;
+/// Entries of one page at most.
+pub const MAX_LIMIT: usize = 1000;
 
 impl Filter {
     fn matches(&self, entry: &Entry) -> bool {
+        let is = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|w| w == found);
         self.device.is_none_or(|d| entry.device == Some(d))
-            && self.verb.as_ref().is_none_or(|v| *v == entry.verb)
-            && self.result.as_ref().is_none_or(|r| *r == entry.result)
+            && self.object.as_ref().is_none_or(|o| *o == entry.object || entry.object.split(' ').any(|word| word == o))
+            && is(&self.verb, &entry.verb)
+            && is(&self.actor, &entry.actor)
+            && is(&self.result, &entry.result)
             && self.since.is_none_or(|s| entry.at >= s)
+            && self.until.is_none_or(|u| entry.at < u)
     }
+}
+
+/// Entries, the latest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// At most as many as were asked for.
+    pub entries: Vec<Entry>,
+    /// The cursor of the next page, when more follows. It is a number of an entry: what is written or rotated meanwhile moves
+    /// nothing.
+    pub next: Option<u64>,
 }
 
 enum Message {
@@ -125,7 +155,7 @@ impl Audit {
     /// The file can not be read or opened.
     pub fn open(folder: &Path) -> io::Result<Self> {
         kurrent_sys::store::private_folder(folder)?;
-        let path = folder.join("operations.jsonl");
+        let path = folder.join(file::NAME);
         let log = Log::open(&path)?;
         let (events, events_in) = sync_channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
@@ -189,13 +219,19 @@ impl Audit {
         }
     }
 
-    /// Entries that match, the latest last; blocks on the files.
+    /// Entries that match, the latest first; blocks on the files.
     ///
     /// # Errors
     /// A file can not be read.
-    pub fn read(&self, filter: &Filter) -> io::Result<Vec<Entry>> {
+    pub fn read(&self, filter: &Filter) -> io::Result<Page> {
         self.flush();
-        file::read(&self.path, filter.limit.unwrap_or(100).clamp(1, 1000), &|e| filter.matches(e))
+        let limit = filter.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT);
+        // One more than asked for tells whether more follows.
+        let mut entries = file::read(&self.path, limit + 1, filter.cursor, &|e| filter.matches(e))?;
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        let next = entries.last().filter(|_| more).map(|e| e.seq);
+        Ok(Page { entries, next })
     }
 }
 

@@ -59,7 +59,8 @@ enum Command {
 
 #[derive(Subcommand)]
 enum StateCommand {
-    /// Check the ledgers without changing anything: exit code 2 and `FILE:LINE: what is wrong` when they can not be served.
+    /// Check the ledgers and the audit's chain without changing anything: exit code 2 and `FILE:LINE: what is wrong` when the
+    /// ledgers can not be served or the audit was changed.
     Check {
         /// The configuration that names the state folder.
         #[arg(long, default_value = "/boot/kurrent.yaml", conflicts_with = "state_dir")]
@@ -130,13 +131,16 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Ok(Some(ledger)) => {
                     let (generation, devices, workers) = (ledger.generation, ledger.devices.len(), ledger.workers.len());
                     println!("{}: generation {generation}, {devices} devices, {workers} Workers", folder.display());
+                }
+                Ok(None) => println!("{}: no ledgers yet; kurrentd begins empty ones at its first start", folder.display()),
+                Err(error) => return bad_input(&error),
+            }
+            match kurrentd::audit::verify(&folder) {
+                Ok(entries) => {
+                    println!("{}: the audit's chain holds, {entries} entries", folder.display());
                     Ok(ExitCode::SUCCESS)
                 }
-                Ok(None) => {
-                    println!("{}: no ledgers yet; kurrentd begins empty ones at its first start", folder.display());
-                    Ok(ExitCode::SUCCESS)
-                }
-                Err(error) => bad_input(&error),
+                Err(broken) => bad_input(&broken),
             }
         }
     }

@@ -121,16 +121,22 @@ pub(super) async fn leases(State(api): State<Api>) -> Json<List<Lease>> {
     Json(List("leases", items))
 }
 
-pub(super) async fn operations(
-    State(api): State<Api>,
-    filter: Result<Query<Filter>, QueryRejection>,
-) -> Result<Json<List<Entry>>, Problem> {
+/// One page of the audit.
+#[derive(Serialize)]
+pub(super) struct Operations {
+    operations: Vec<Entry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+pub(super) async fn operations(State(api): State<Api>, filter: Result<Query<Filter>, QueryRejection>) -> Result<Json<Operations>, Problem> {
     let filter = query(filter)?;
     let audit = api.shared.audit.clone();
     let read = tokio::task::spawn_blocking(move || audit.read(&filter)).await;
-    let items = read.map_err(|e| e.to_string()).and_then(|r| r.map_err(|e| e.to_string()));
+    let page = read.map_err(|e| e.to_string()).and_then(|r| r.map_err(|e| e.to_string()));
     let failed = |e| Problem::new(500, "audit_unreadable", format!("the audit can not be read: {e}; check the data partition"));
-    Ok(Json(List("operations", items.map_err(failed)?)))
+    let page = page.map_err(failed)?;
+    Ok(Json(Operations { operations: page.entries, next: page.next.map(|n| n.to_string()) }))
 }
 
 pub(super) async fn target(State(api): State<Api>) -> Json<Observation> {

@@ -3,11 +3,15 @@
 use super::{Entry, Event};
 use kurrent_core::time::Wall;
 use sha2::{Digest, Sha256};
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// In the state folder.
+pub(super) const NAME: &str = "operations.jsonl";
+/// A file of this size is rotated.
 const MAX_OCTETS: u64 = 4 * 1024 * 1024;
 /// Rotated files kept: `operations.jsonl.1` (the latest) to `.9`.
 const KEPT: u32 = 9;
@@ -126,21 +130,24 @@ fn last_entry(file: &mut File) -> io::Result<Option<(Entry, String)>> {
     Ok(last.and_then(|line| Some((serde_json::from_slice(line).ok()?, hex::encode(Sha256::digest(line))))))
 }
 
-/// The latest `limit` entries that match, the latest last. Lines that do not read are passed over.
-pub(super) fn read(path: &Path, limit: usize, matches: &dyn Fn(&Entry) -> bool) -> io::Result<Vec<Entry>> {
-    let mut found = std::collections::VecDeque::new();
+/// The latest `limit` entries before `cursor` that match, the latest first. Lines that do not read are passed over.
+///
+/// The files may rotate meanwhile, which shows a file a second time under its next name: only what is older than everything
+/// that was seen counts.
+pub(super) fn read(path: &Path, limit: usize, cursor: Option<u64>, matches: &dyn Fn(&Entry) -> bool) -> io::Result<Vec<Entry>> {
+    let mut found = Vec::new();
+    let mut below = cursor.unwrap_or(u64::MAX);
     for n in 0..=KEPT {
-        let one = if n == 0 { path.to_owned() } else { rotated(path, n) };
-        let file = match File::open(one) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            other => other?,
-        };
-        let wanted = limit - found.len();
-        let mut latest = std::collections::VecDeque::new();
+        let Some(file) = open_if_there(path, n)? else { continue };
+        let wanted = limit.saturating_sub(found.len());
+        let mut latest = VecDeque::new();
+        let mut lowest = below;
         let mut lines = BufReader::new(file);
         let mut line = Vec::new();
         while lines.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? > 0 {
-            if let Some(entry) = serde_json::from_slice::<Entry>(&line).ok().filter(matches) {
+            let entry = serde_json::from_slice::<Entry>(&line).ok().filter(|e| e.seq < below);
+            lowest = lowest.min(entry.as_ref().map_or(u64::MAX, |e| e.seq));
+            if let Some(entry) = entry.filter(matches) {
                 latest.push_back(entry);
                 if latest.len() > wanted {
                     latest.pop_front();
@@ -148,33 +155,93 @@ pub(super) fn read(path: &Path, limit: usize, matches: &dyn Fn(&Entry) -> bool) 
             }
             line.clear();
         }
-        latest.extend(found);
-        found = latest;
+        below = lowest;
+        found.extend(latest.into_iter().rev());
         if found.len() >= limit {
             break;
         }
     }
-    Ok(found.into())
+    Ok(found)
 }
 
-/// The first break of the chain in the files of an audit, oldest first: the number of a line whose `prev` is not the hash
-/// of the line before it.
+/// File `n` of the audit, 0 being the one that is written.
+fn open_if_there(path: &Path, n: u32) -> io::Result<Option<File>> {
+    match File::open(name_of(path, n)) {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn name_of(path: &Path, n: u32) -> PathBuf {
+    if n == 0 { path.to_owned() } else { rotated(path, n) }
+}
+
+/// All audit files of a state folder that there are, the oldest first.
+#[must_use]
+pub fn names() -> Vec<String> {
+    (0..=KEPT).rev().map(|n| name_of(Path::new(NAME), n).display().to_string()).collect()
+}
+
+/// Where the chain is broken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {what}", file = .file.display())]
+pub struct Break {
+    /// Which file.
+    pub file: PathBuf,
+    /// Which line of it.
+    pub line: u64,
+    /// What is wrong, and what that means.
+    pub what: String,
+}
+
+/// Walks the hash chain of a state folder's audit, oldest file first; returns the number of entries. Changes nothing.
 ///
 /// # Errors
-/// A file can not be read.
-#[cfg(test)]
-pub(super) fn first_break(path: &Path) -> io::Result<Option<u64>> {
-    let mut prev: Option<String> = None;
-    for n in (0..=KEPT).rev() {
-        let one = if n == 0 { path.to_owned() } else { rotated(path, n) };
-        let Ok(text) = std::fs::read_to_string(one) else { continue };
-        for line in text.lines() {
-            let entry: Entry = serde_json::from_str(line)?;
-            if prev.as_ref().is_some_and(|p| *p != entry.prev) {
-                return Ok(Some(entry.seq));
-            }
-            prev = Some(hex::encode(Sha256::digest(line.as_bytes())));
+/// The first [`Break`]; a file that can not be read is one as well.
+pub fn verify(folder: &Path) -> Result<u64, Break> {
+    let path = folder.join(NAME);
+    let broken = |n: u32, line: u64, what: String| Break { file: name_of(&path, n), line, what };
+    let unreadable = |n: u32, e: io::Error| broken(n, 0, format!("the audit can not be read: {e}; check the disk and its permissions"));
+    // The newest first: when the files rotate meanwhile, one comes twice, and none is missed.
+    let mut files: Vec<(u32, u64, File)> = Vec::new();
+    for n in 0..=KEPT {
+        let Some(file) = open_if_there(&path, n).map_err(|e| unreadable(n, e))? else { continue };
+        let inode = file.metadata().map_err(|e| unreadable(n, e))?.ino();
+        if !files.iter().any(|(_, known, _)| *known == inode) {
+            files.push((n, inode, file));
         }
     }
-    Ok(None)
+    let mut last: Option<(u64, String)> = None;
+    let mut entries = 0;
+    for (n, _, file) in files.into_iter().rev() {
+        let mut lines = BufReader::new(file);
+        let (mut line, mut number) = (Vec::new(), 0);
+        loop {
+            line.clear();
+            if lines.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).map_err(|e| unreadable(n, e))? == 0 {
+                break;
+            }
+            number += 1;
+            if line.pop_if(|o| *o == b'\n').is_none() && n == 0 {
+                // Half a line at the very end is one that is being written, or that a power cut left: nobody was told of it.
+                break;
+            }
+            let entry: Entry = serde_json::from_slice(&line)
+                .map_err(|e| broken(n, number, format!("this is no line of the audit ({e}): it was changed")))?;
+            let (seq, prev) = last.take().map_or_else(|| (entry.seq, first_prev(&entry)), |(seq, prev)| (seq.saturating_add(1), prev));
+            if entry.prev != prev || entry.seq != seq {
+                let what = "the chain is broken: the line before this one was changed, or lines between them were removed";
+                return Err(broken(n, number, format!("{what} (entry {}, entry {seq} is expected)", entry.seq)));
+            }
+            last = Some((entry.seq, hex::encode(Sha256::digest(&line))));
+            entries += 1;
+        }
+    }
+    Ok(entries)
+}
+
+/// What the oldest entry has to say of the one before it: only of the very first it is known.
+fn first_prev(entry: &Entry) -> String {
+    if entry.seq == 1 { FIRST_PREV.to_owned() } else { entry.prev.clone() }
 }

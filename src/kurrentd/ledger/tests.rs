@@ -289,7 +289,7 @@ async fn a_change_in_doubt_is_told_as_such_and_nothing_more_is_taken() {
     let answer = handle.submit(register(2), "admin").await.unwrap_err();
     assert!(matches!(&answer, SubmitError::Stopped(w) if w.contains("restarted")), "{answer}");
     assert!(handle.snapshot().devices.is_empty() && handle.fault().is_some_and(|f| f.contains("restarted")));
-    let results: Vec<String> = audit.read(&crate::audit::Filter::default()).unwrap().into_iter().map(|e| e.result).collect();
+    let results: Vec<String> = audit.read(&crate::audit::Filter::default()).unwrap().entries.into_iter().rev().map(|e| e.result).collect();
     assert_eq!(results, ["in_doubt"]);
 }
 
