@@ -158,7 +158,10 @@ impl BootPlane {
         if let Some(mac) = mac {
             self.shared.timelines.fault(mac, &wait.reason, now);
         }
-        Answer::Script(ipxe::wait_script(standing, &wait, refusal.needs_lease()))
+        Answer::Script(match refusal {
+            Refusal::NoDisk => ipxe::wait_with_variables(&boot::no_disk_variables(), standing, &wait),
+            _ => ipxe::wait_script(standing, &wait, refusal.needs_lease()),
+        })
     }
 
     /// The script that every machine starts with.
@@ -246,10 +249,13 @@ impl BootPlane {
                 if refusal.is_audited() {
                     self.audit(Some(mac), VERB, "", refusal.code());
                 }
-                let standing = Standing::of(&ledger, mac).word();
-                Answer::Json(
-                    serde_json::json!({"mac": mac, "state": standing, "code": refusal.code(), "reason": refusal.line()}).to_string(),
-                )
+                let variables = if refusal == Refusal::NoDisk { &boot::no_disk_variables()[..] } else { &[] };
+                let mut seen = as_json(variables);
+                seen.insert("mac".into(), mac.to_string().into());
+                seen.insert("state".into(), Standing::of(&ledger, mac).word().into());
+                seen.insert("code".into(), refusal.code().into());
+                seen.insert("reason".into(), refusal.line().into());
+                Answer::Json(serde_json::Value::Object(seen).to_string())
             }
             Err(refused) => self.refuse(Some(mac), VERB, refused, now),
         }
@@ -271,8 +277,10 @@ impl BootPlane {
         let Ok(outstanding) = found else { return Err(Refusal::NoChannel.into()) };
         if proven == Proven::Unsealable {
             // The answer was genuine: it is good for no second look either.
-            let first = self.challenges.use_up(mac, &outstanding, now);
-            return Err(if first { Refusal::NoChannel } else { Refusal::TooMany }.into());
+            if !self.challenges.use_up(mac, &outstanding, now) {
+                return Err(Refusal::TooMany.into());
+            }
+            return Ok(self.tell_variables(&grant, mac, now));
         }
         let Some(answer) = answer else { return Err(Refusal::NoChannel.into()) };
         let session = answer.session(&outstanding.secret, Side::Appliance).map_err(|_| Refusal::VerifyFailed)?;
@@ -305,6 +313,14 @@ impl BootPlane {
         Ok(Answer::Script(ipxe::grant_script(&grant, mac, boot_id, self.server())))
     }
 
+    /// The existing firmware's scripts read their variables, none of which is secret; our own reads why it waits.
+    fn tell_variables(&self, grant: &Grant, mac: MacAddr, now: Now) -> Answer {
+        let refusal = Refusal::NoChannel;
+        self.audit(Some(mac), "boot-vars", grant.worker.as_str(), refusal.code());
+        self.shared.timelines.fault(mac, refusal.line(), now);
+        Answer::Script(ipxe::wait_with_variables(&grant.variables(), Standing::Bound, &refusal.wait(jitter())))
+    }
+
     fn evidence(
         &self,
         ledger: &Ledger,
@@ -326,7 +342,7 @@ impl BootPlane {
             None => Evidence::Nothing,
             // A stored key that can not be read proves nothing for anybody.
             Some(None) => Evidence::Wrong,
-            Some(Some(key)) => verify::evidence(&key, claim, answer, outstanding, device.bound_worker_id.as_ref()),
+            Some(Some(key)) => verify::evidence(&key, claim, answer, &outstanding.challenge, device.bound_worker_id.as_ref()),
         }
     }
 
@@ -376,12 +392,13 @@ impl BootPlane {
 
 /// The boot variables for people.
 fn preview(grant: &Grant) -> String {
-    let disk = &grant.disk;
-    serde_json::json!({
-        "state": "bound", "hostname": grant.worker, "os": disk.os, "os-version": disk.os_version, "os-tag": disk.os_tag,
-        "base-nqn": grant.nqn_base, "storager-ip": grant.storager, "hostnqn": grant.host, "method": "nvme",
-    })
-    .to_string()
+    let mut seen = as_json(&grant.variables());
+    seen.insert("state".into(), Standing::Bound.word().into());
+    serde_json::Value::Object(seen).to_string()
+}
+
+fn as_json(variables: &[(&'static str, String)]) -> serde_json::Map<String, serde_json::Value> {
+    variables.iter().map(|(name, value)| ((*name).to_owned(), value.as_str().into())).collect()
 }
 
 fn jitter() -> u8 {

@@ -254,7 +254,7 @@ pub enum NotReady {
     /// The device is not bound.
     #[error("this device is not bound to a worker")]
     NotBound,
-    /// The Worker has no default disk.
+    /// The Worker has no disk that boots.
     #[error("the worker has no system disk")]
     NoDisk,
     /// The reconciler has not made this epoch's secrets yet, or can not.
@@ -270,7 +270,7 @@ pub enum NotReady {
 pub fn for_boot(store: &CredentialStore, config: &Config, ledger: &Ledger, facts: BootFacts) -> Result<stage1::Credentials, NotReady> {
     let device = ledger.device(facts.mac).ok_or(NotReady::NotBound)?;
     let worker = ledger.worker_of(facts.mac).ok_or(NotReady::NotBound)?;
-    let disk = worker.default_disk().ok_or(NotReady::NoDisk)?;
+    let disk = ledger.boot_disk(worker).ok_or(NotReady::NoDisk)?;
     let record = store.of(&worker.worker_id, device.epoch, facts.mac).ok_or(NotReady::NoCredentials)?;
     store.granted(&worker.worker_id, device.epoch, facts.mac, facts.address);
     Ok(stage1::Credentials {

@@ -11,6 +11,7 @@
 
 use crate::config::{Config, DhcpMode};
 use crate::id::{MacAddr, Nqn, WorkerId, host_nqn};
+use crate::ledger::schema::MENU_REBOOT;
 use crate::ledger::{Device, DeviceState, Disk, Ledger};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -178,7 +179,7 @@ impl Refusal {
             Self::VerifyFailed => "refused (verify_failed): this is not the device key that was registered",
             Self::WrongServer => "refused (wrong_server): this machine trusts another server",
             Self::Firmware => "refused (firmware): the device key can not be used; see the line of the firmware program above",
-            Self::NoDisk => "no system disk: the worker has none, or none is its default",
+            Self::NoDisk => "no system disk: the worker has none, or none is chosen to boot",
             Self::NotReady => "the disk is being made ready",
             Self::NoChannel => "refused (no_channel): this boot method needs the firmware program to receive its secrets",
             Self::KeyMismatch => {
@@ -387,6 +388,33 @@ pub struct Grant {
     pub nqn_base: Nqn,
     /// Where the disk is.
     pub storager: Ipv4Addr,
+    /// How long a menu would wait, milliseconds; for people's own scripts.
+    pub menu_timeout_ms: u32,
+}
+
+impl Grant {
+    /// The boot variables under the names that the existing Kurrent scripts know, in their order. None is a secret.
+    #[must_use]
+    pub fn variables(&self) -> [(&'static str, String); 10] {
+        [
+            ("hostname", self.worker.to_string()),
+            ("os", self.disk.os.to_string()),
+            ("os-version", self.disk.os_version.to_string()),
+            ("os-tag", self.disk.os_tag.to_string()),
+            ("base-nqn", self.nqn_base.to_string()),
+            ("storager-ip", self.storager.to_string()),
+            ("hostnqn", self.host.to_string()),
+            ("method", "nvme".to_owned()),
+            ("menu-default", self.disk.os_tag.to_string()),
+            ("menu-timeout", self.menu_timeout_ms.to_string()),
+        ]
+    }
+}
+
+/// What a script is told of a Worker without a disk that boots (K21): it reboots rather than booting anything.
+#[must_use]
+pub fn no_disk_variables() -> [(&'static str, String); 2] {
+    [("menu-default", MENU_REBOOT.to_owned()), ("menu-timeout", "0".to_owned())]
 }
 
 /// The table of boot-chain 4 for `/boot-vars`: the whole decision over one snapshot.
@@ -407,7 +435,7 @@ pub fn boot_vars(ledger: &Ledger, config: &Config, mac: MacAddr, evidence: Evide
     if ledger.bound.get(&worker.worker_id) != Some(&mac) {
         return Err(Refusal::NotBound);
     }
-    let disk = worker.default_disk().ok_or(Refusal::NoDisk)?;
+    let disk = ledger.boot_disk(worker).ok_or(Refusal::NoDisk)?;
     let grant = Grant {
         worker: worker.worker_id.clone(),
         disk: disk.clone(),
@@ -415,6 +443,7 @@ pub fn boot_vars(ledger: &Ledger, config: &Config, mac: MacAddr, evidence: Evide
         host: host_nqn(&config.agent.nqn_base, &worker.worker_id, device.epoch),
         nqn_base: config.agent.nqn_base.clone(),
         storager: config.boot_network.address,
+        menu_timeout_ms: ledger.boot_of(worker).menu_timeout_ms.unwrap_or(0),
     };
     Ok((proven, grant))
 }

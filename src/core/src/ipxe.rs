@@ -15,6 +15,7 @@ const BOOT: &str = include_str!("../../../ipxe/boot.ipxe");
 const BOOT_NVME: &str = include_str!("../../../ipxe/boot-nvme.ipxe");
 /// Longest free text in a script: one line of an 80-column console, wrapped once.
 const MAX_LINE: usize = 150;
+const HEAD: &str = "#!ipxe\n";
 
 /// `autoexec.ipxe`, which iPXE fetches by TFTP as soon as it runs.
 #[must_use]
@@ -31,7 +32,7 @@ pub fn boot_script(boot_plane: SocketAddrV4) -> String {
 /// What a machine that does not boot (yet) is told: where it stands, how long to wait, why.
 #[must_use]
 pub fn wait_script(standing: Standing, wait: &Wait, renew_lease: bool) -> String {
-    let mut script = String::from("#!ipxe\n");
+    let mut script = String::from(HEAD);
     let _ = writeln!(script, "set kstate {}", standing.word());
     let _ = writeln!(script, "set kwait {}", wait.secs);
     let _ = writeln!(script, "set kreason {}", line(&wait.reason));
@@ -39,6 +40,19 @@ pub fn wait_script(standing: Standing, wait: &Wait, renew_lease: bool) -> String
         script.push_str("set krenew 1\n");
     }
     script
+}
+
+/// [`wait_script`] with boot variables before it: for scripts of people's own, which go by these.
+#[must_use]
+pub fn wait_with_variables(variables: &[(&str, String)], standing: Standing, wait: &Wait) -> String {
+    let wait = wait_script(standing, wait, false);
+    let rest = wait.strip_prefix(HEAD).unwrap_or(&wait);
+    format!("{HEAD}{}{rest}", settings(variables))
+}
+
+/// `set` lines of variables that are names, numbers and addresses by their types.
+fn settings(variables: &[(&str, String)]) -> String {
+    variables.iter().map(|(name, value)| format!("set {name} {value}\n")).collect()
 }
 
 /// The challenge as script variables. All of it is public.
@@ -60,13 +74,7 @@ pub fn grant_script(grant: &Grant, mac: MacAddr, boot_id: BootId, boot_plane: So
     fill(
         BOOT_NVME,
         &[
-            ("hostname", grant.worker.as_str()),
-            ("os", grant.disk.os.as_str()),
-            ("os_version", grant.disk.os_version.as_str()),
-            ("os_tag", grant.disk.os_tag.as_str()),
-            ("base_nqn", grant.nqn_base.as_str()),
-            ("storager_ip", &grant.storager.to_string()),
-            ("hostnqn", grant.host.as_str()),
+            ("variables", settings(&grant.variables()).trim_end_matches('\n')),
             ("server", &boot_plane.to_string()),
             ("boot_id", &boot_id.to_string()),
             ("mac", &mac.to_string().replace(':', "-")),

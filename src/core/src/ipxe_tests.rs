@@ -25,7 +25,7 @@ fn grant(worker: &str, os: &str, version: &str) -> Option<Grant> {
         remark: String::new(),
         created_at: crate::time::Wall::UNIX_EPOCH,
     };
-    Some(Grant { host: host_nqn(&base, &worker, 3), worker, disk, epoch: 3, nqn_base: base, storager: *SERVER.ip() })
+    Some(Grant { host: host_nqn(&base, &worker, 3), worker, disk, epoch: 3, nqn_base: base, storager: *SERVER.ip(), menu_timeout_ms: 5000 })
 }
 
 #[test]

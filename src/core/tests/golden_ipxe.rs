@@ -1,9 +1,9 @@
 //! Every script that machines are given, as it was reviewed. `UPDATE=1` rewrites the files; the diff is reviewed.
 
-use kurrent_core::boot::{BootId, Grant, Refusal, Standing, Wait};
+use kurrent_core::boot::{BootId, Grant, Refusal, Standing, Wait, no_disk_variables};
 use kurrent_core::config::Config;
 use kurrent_core::id::{MacAddr, OsName, OsTag, WorkerId, disk_file_name, disk_nqn, host_nqn};
-use kurrent_core::ipxe::{autoexec, boot_script, challenge_script, grant_script, wait_script};
+use kurrent_core::ipxe::{autoexec, boot_script, challenge_script, grant_script, wait_script, wait_with_variables};
 use kurrent_core::ledger::{Disk, DiskSource};
 use kurrent_core::time::Wall;
 use kurrent_handshake::Challenge;
@@ -29,7 +29,7 @@ fn grant(version: &str) -> Grant {
         remark: String::new(),
         created_at: Wall::UNIX_EPOCH,
     };
-    Grant { host: host_nqn(&base, &worker, 3), worker, disk, epoch: 3, nqn_base: base, storager: *SERVER.ip() }
+    Grant { host: host_nqn(&base, &worker, 3), worker, disk, epoch: 3, nqn_base: base, storager: *SERVER.ip(), menu_timeout_ms: 5000 }
 }
 
 fn check(name: &str, text: &str) {
@@ -52,5 +52,7 @@ fn scripts_are_as_reviewed() {
     let challenge = Challenge { nonce: [0xa1; 32], mac: MAC.0, server_boot_key: [0xb2; 32], flags: 1 };
     check("challenge.ipxe", &challenge_script(&challenge, &[0xc3; 32], &[0xd4; 64]));
     check("boot-vars-nvme.ipxe", &grant_script(&grant("12"), MAC, BootId::from_random([7; 8]), SERVER));
+    check("boot-vars-no-disk.ipxe", &wait_with_variables(&no_disk_variables(), Standing::Bound, &Refusal::NoDisk.wait(128)));
+    check("boot-vars-p256.ipxe", &wait_with_variables(&grant("12").variables(), Standing::Bound, &Refusal::NoChannel.wait(128)));
     check("boot-vars-no-version.ipxe", &grant_script(&grant(""), MAC, BootId::from_random([7; 8]), SERVER));
 }

@@ -178,10 +178,13 @@ async fn boot_settings_that_would_change_nothing_are_refused() {
     api.expect(("POST", "/v1/workers", json!({"worker_id": "w1"})), 201, "").await;
     let path = "/v1/workers/w1/boot";
     api.expect(("PUT", path, json!({"method": "nvme", "kernel": "appliance"})), 200, "").await;
-    for body in [json!({"method": "iscsi"}), json!({"kernel": "disk"}), json!({"menu_default": "a"}), json!({"menu_timeout_ms": 1})] {
+    for body in [json!({"method": "iscsi"}), json!({"kernel": "disk"})] {
         api.expect(("PUT", path, body), 422, "not_in_this_version").await;
     }
+    api.expect(("PUT", path, json!({"menu_default": "0123456789ab"})), 422, "boot_settings_invalid").await;
     assert_eq!(api.expect(("GET", "/v1/workers/w1", Value::Null), 200, "").await["boot"]["method"], "nvme");
+    let set = json!({"menu_default": "reboot", "menu_timeout_ms": 3000});
+    assert_eq!(api.expect(("PUT", path, set.clone()), 200, "").await["boot"], set);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //! same library as the firmware program.
 
 mod believed;
+mod compatibility;
 
 use super::*;
 use ed25519_dalek::SigningKey;
@@ -403,7 +404,7 @@ async fn the_existing_firmwares_p256_answers_verify_in_both_spellings() {
         with_plus += usize::from(sig.contains('+'));
         let other: WorkerId = "w2".parse().unwrap();
         let of = |signature: &str, worker| {
-            verify::evidence(&key, &Claim { signature, boot_key: "", uuid: "" }, None, &outstanding, Some(worker))
+            verify::evidence(&key, &Claim { signature, boot_key: "", uuid: "" }, None, &outstanding.challenge, Some(worker))
         };
         assert_eq!(of(&sig, &worker), Evidence::Genuine);
         assert_eq!(of(&sig.replace('+', " "), &worker), Evidence::Genuine);

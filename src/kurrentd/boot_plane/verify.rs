@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kurrent_core::boot::Evidence;
 use kurrent_core::id::{MacAddr, WorkerId};
-use kurrent_handshake::{Answer, is_device_key};
+use kurrent_handshake::{Answer, Challenge, is_device_key};
 use p256::ecdsa::signature::Verifier as _;
 
 /// A device's public key.
@@ -90,13 +90,7 @@ impl Claim<'_> {
 
 /// What `claim` proves about the holder of `key`. `answer` is [`Claim::answer`].
 #[must_use]
-pub fn evidence(
-    key: &DeviceKey,
-    claim: &Claim<'_>,
-    answer: Option<&Answer>,
-    outstanding: &Outstanding,
-    worker: Option<&WorkerId>,
-) -> Evidence {
+pub fn evidence(key: &DeviceKey, claim: &Claim<'_>, answer: Option<&Answer>, challenge: &Challenge, worker: Option<&WorkerId>) -> Evidence {
     let genuine = match key {
         DeviceKey::Ed25519(key) => {
             let (Some(answer), Some(signature)) = (answer, octets(claim.signature)) else { return Evidence::Nothing };
@@ -106,7 +100,7 @@ pub fn evidence(
             // Query encodings lose the plus sign; base64 has no space.
             let Ok(der) = STANDARD.decode(claim.signature.replace(' ', "+")) else { return Evidence::Nothing };
             let Ok(signature) = p256::ecdsa::Signature::from_der(&der) else { return Evidence::Nothing };
-            let text = compatibility_text(&outstanding.challenge.nonce, MacAddr(outstanding.challenge.mac), worker);
+            let text = compatibility_text(&challenge.nonce, MacAddr(challenge.mac), worker);
             key.verify(text.as_bytes(), &signature).is_ok()
         }
     };

@@ -53,16 +53,16 @@ fn labels_and_boot_settings_are_bounded() {
     };
     play.ok(boot(|b| (b.method, b.kernel) = (Some("nvme".into()), Some("appliance".into()))));
     play.ok(boot(|_| {}));
-    for wrong in [boot(|b| b.method = Some("tftp".into())), boot(|b| b.kernel = Some("mine".into())), boot(|b| b.kernel = Some("".into()))]
-    {
+    for wrong in [
+        boot(|b| b.method = Some("tftp".into())),
+        boot(|b| b.kernel = Some("mine".into())),
+        boot(|b| b.kernel = Some("".into())),
+        boot(|b| b.menu_default = Some("local".into())),
+        boot(|b| b.menu_timeout_ms = Some(3_600_001)),
+    ] {
         play.refuses(wrong, "boot_settings_invalid");
     }
-    for pretended in [
-        boot(|b| b.method = Some("iscsi".into())),
-        boot(|b| b.kernel = Some("disk".into())),
-        boot(|b| b.menu_default = Some("local".into())),
-        boot(|b| b.menu_timeout_ms = Some(0)),
-    ] {
+    for pretended in [boot(|b| b.method = Some("iscsi".into())), boot(|b| b.kernel = Some("disk".into()))] {
         play.refuses(pretended, "not_in_this_version");
     }
 }
@@ -73,4 +73,30 @@ fn what_firmware_says_is_cut_and_cleaned() {
     play.gives(report(1, Some(KEY), &format!(" a\u{1b}[2Jb\n{}", "x".repeat(1000))), Outcome::Admitted);
     let product = &play.device(1).fingerprint.product;
     assert!(product.starts_with("a[2Jb") && product.chars().count() <= 128, "{product:?}");
+}
+
+#[test]
+fn k21_a_menu_entry_is_one_of_the_workers_disks_or_reboot_and_goes_with_its_disk() {
+    let mut play = Play::furnished();
+    let (one, tag) = (disk(1, 7, "haiku", "1"), OsTag::from_random([0, 0, 0, 0, 1, 7]));
+    play.ok(Change::AddDisk { worker: worker(1), disk: one });
+    play.ok(Change::AddDisk { worker: worker(1), disk: disk(1, 8, "haiku", "2") });
+    let entry = |n, entry: &str| Change::SetBoot {
+        worker: worker(n),
+        boot: BootSettings { menu_default: Some(entry.to_owned()), ..BootSettings::default() },
+    };
+    play.ok(entry(1, "reboot"));
+    assert!(play.ledger.boot_disk(&play.ledger.workers[&worker(1)]).is_none());
+    play.ok(entry(1, tag.as_str()));
+    play.refuses(entry(2, tag.as_str()), "boot_settings_invalid");
+    assert_eq!(play.ledger.boot_disk(&play.ledger.workers[&worker(1)]).map(|d| &d.os_tag), Some(&tag));
+    let all =
+        |entry: &str| Change::SetBootDefaults { boot: BootSettings { menu_default: Some(entry.to_owned()), ..BootSettings::default() } };
+    play.refuses(all(tag.as_str()), "boot_settings_invalid");
+    play.ok(all("reboot"));
+    assert!(play.ledger.boot_disk(&play.ledger.workers[&worker(1)]).is_some(), "its own entry counts");
+    play.ok(Change::RemoveDisk { worker: worker(1), os_tag: tag });
+    assert!(!play.ledger.workers[&worker(1)].disks.is_empty());
+    let left = &play.ledger.workers[&worker(1)];
+    assert_eq!((left.boot.menu_default.as_ref(), play.ledger.boot_disk(left)), (None, None), "reboot of all Workers is left");
 }

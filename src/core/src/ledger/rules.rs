@@ -2,7 +2,7 @@
 
 use super::apply::rejected;
 use super::change::Rejected;
-use super::schema::{BootSettings, Disk, Fingerprint};
+use super::schema::{BootSettings, Disk, Fingerprint, MENU_REBOOT};
 use crate::id::FileName;
 use crate::time::{Now, Wall};
 use jiff::SignedDuration;
@@ -13,6 +13,7 @@ pub const MAX_WINDOW_MINUTES: i64 = 60;
 /// Longest value kept from a report, in characters.
 const MAX_REPORTED_CHARS: usize = 128;
 const MAX_LABELS: usize = 64;
+const MAX_MENU_TIMEOUT_MS: u32 = 60 * 60 * 1000;
 const MAX_NOTE_CHARS: usize = 1024;
 
 /// Firmware text is foreign: printable and bounded, or it does not go into the ledger.
@@ -102,8 +103,8 @@ pub(super) fn check_disk(disk: &Disk) -> Result<(), String> {
 }
 
 /// What can be asked for. The form of version 1 has more than this program does; a setting that changes nothing is refused
-/// rather than kept. Records that have one load all the same.
-pub(super) fn check_boot(boot: &BootSettings) -> Result<(), Rejected> {
+/// rather than kept. Records that have one load all the same. `disks` are those that the settings are for: none for all Workers.
+pub(super) fn check_boot(boot: &BootSettings, disks: &[Disk]) -> Result<(), Rejected> {
     let one_of = |what: &str, value: &Option<String>, works: &str, later: &str| match value.as_deref() {
         Some(v) if v == later => Err(not_yet(&format!("{what} {later}"), &format!("choose {works}, or leave it out"))),
         Some(v) if v != works => Err(rejected(422, "boot_settings_invalid", format!("{what} is {works}; choose that, or leave it out"))),
@@ -111,8 +112,16 @@ pub(super) fn check_boot(boot: &BootSettings) -> Result<(), Rejected> {
     };
     one_of("method", &boot.method, "nvme", "iscsi")?;
     one_of("kernel", &boot.kernel, "appliance", "disk")?;
-    if boot.menu_default.is_some() || boot.menu_timeout_ms.is_some() {
-        return Err(not_yet("a boot menu", "leave menu_default and menu_timeout_ms out"));
+    if let Some(entry) = &boot.menu_default
+        && entry != MENU_REBOOT
+        && !disks.iter().any(|d| d.os_tag.as_str() == entry)
+    {
+        let detail = "menu_default is the os_tag of one of the Worker's disks, or reboot; for all Workers only reboot; choose one";
+        return Err(rejected(422, "boot_settings_invalid", detail.into()));
+    }
+    if boot.menu_timeout_ms.is_some_and(|ms| ms > MAX_MENU_TIMEOUT_MS) {
+        let detail = format!("menu_timeout_ms is at most {MAX_MENU_TIMEOUT_MS}, an hour; choose a shorter time");
+        return Err(rejected(422, "boot_settings_invalid", detail));
     }
     Ok(())
 }

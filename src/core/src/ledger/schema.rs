@@ -4,7 +4,7 @@ mod storage;
 mod workers;
 
 pub use storage::{Agent, AgentsFile, JoinToken, MasterTags, MastersFile, Role};
-pub use workers::{BootSettings, Disk, DiskSource, Worker, WorkersFile};
+pub use workers::{BootSettings, Disk, DiskSource, MENU_REBOOT, Worker, WorkersFile};
 
 use crate::id::{MacAddr, WorkerId};
 use crate::time::Wall;

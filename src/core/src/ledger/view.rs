@@ -89,6 +89,16 @@ impl Ledger {
         }
     }
 
+    /// The disk that a Worker boots from: the one of its menu entry, else its default. `None` is K21: nothing boots, and never
+    /// another disk instead. The entry `reboot` says so on purpose; one that names no disk of the Worker is taken for it.
+    #[must_use]
+    pub fn boot_disk<'a>(&self, worker: &'a Worker) -> Option<&'a Disk> {
+        match self.boot_of(worker).menu_default {
+            None => worker.default_disk(),
+            Some(entry) => worker.disks.iter().find(|d| d.os_tag.as_str() == entry),
+        }
+    }
+
     /// A storage node. This appliance is always one, also without a record.
     #[must_use]
     pub fn agent(&self, name: &AgentName) -> Option<Agent> {

@@ -89,7 +89,7 @@ async fn every_answer_says_its_length_as_the_most_literal_client_reads_it() {
     let server = served(LIMITS).await;
     server.put("kurrent-attest.efi", b"MZ program");
     for (path, status) in
-        [("/boot.ipxe", 200), ("/files/kurrent-attest.efi", 200), ("/files/autoexec.ipxe", 200), ("/nothing", 404), ("/boot-vars", 405)]
+        [("/boot.ipxe", 200), ("/files/kurrent-attest.efi", 200), ("/files/autoexec.ipxe", 200), ("/nothing", 404), ("/stage1/report", 405)]
     {
         let reply = server.get(path, "").await;
         assert_eq!(reply.status, status, "{path}");
@@ -103,7 +103,9 @@ async fn every_answer_says_its_length_as_the_most_literal_client_reads_it() {
         );
     }
     assert_eq!(server.get("/boot.ipxe", "").await.text(), ipxe_text(&server));
-    assert_eq!(server.get("/boot-vars", "").await.header("Allow"), Some("POST"));
+    assert_eq!(server.get("/stage1/report", "").await.header("Allow"), Some("POST"));
+    let head = Reply::of(&server.raw(b"HEAD /boot-vars?mac=52:54:00:00:00:01 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await);
+    assert_eq!((head.status, head.header("Allow")), (405, Some("GET, POST")), "HEAD has no effect");
 }
 
 fn ipxe_text(server: &Served) -> String {
@@ -322,4 +324,33 @@ async fn a_file_that_shrinks_while_it_is_sent_breaks_the_connection_instead_of_b
     let mut rest = Vec::new();
     let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest)).await.expect("it ends");
     assert!(rest.len() < 16 << 20);
+}
+
+/// Existing scripts know `chain` and `imgfetch` only.
+#[tokio::test]
+async fn a_boot_by_urls_alone_goes_as_far_as_one_by_forms() {
+    let server = served(LIMITS).await;
+    server.bench.lease(MAC);
+    server.bench.open_window().await;
+    let device = key();
+    let fields = report_form(MAC, &device);
+    let report = server.get(&format!("/devices/report?{fields}"), "").await;
+    assert_eq!((report.status, set(&report.text(), "kstate")), (200, "pooled"));
+    server.bench.worker("w1").await;
+    server.bench.bind(MAC, "w1").await;
+    let challenge = server.get(&format!("/devices/challenge?mac={MAC}"), "").await.text();
+    let (challenge, appliance) = read_challenge(&challenge, MAC).unwrap();
+    let (answer, _) = answer_form(challenge, appliance, &device);
+    let seen = server.get(&format!("/boot-vars?{answer}&format=json"), "").await;
+    assert_eq!((seen.header("Content-Type"), seen.text().contains("\"menu-default\"")), (Some("application/json"), true));
+    // What stands in the URL of a POST is not looked at.
+    let posted = server.post(&format!("/boot-vars?{answer}"), &format!("mac={MAC}")).await.text();
+    assert!(set(&posted, "kreason").contains("missing_sig"), "{posted}");
+    let script = server.get(&format!("/boot-vars?{answer}"), "").await.text();
+    assert_eq!((set(&script, "hostname"), set(&script, "method")), ("w1", "nvme"), "{script}");
+    for bad in ["/boot-vars?mac", "/devices/report?mac=a&mac=b", "/devices/challenge?mac=%zz"] {
+        assert_eq!(server.get(bad, "").await.status, 400, "{bad}");
+    }
+    let refused = server.get("/stage1/report?boot_id=0123456789abcdef&step=root&detail=&proof=00", "").await;
+    assert_eq!(refused.status, 405, "stage-1 posts");
 }

@@ -37,7 +37,7 @@ impl Next {
     }
 
     pub(super) fn set_boot_defaults(&mut self, boot: BootSettings) -> Result<Outcome, Rejected> {
-        check_boot(&boot)?;
+        check_boot(&boot, &[])?;
         if self.ledger.settings.boot != boot {
             self.ledger.settings.boot = boot;
             self.changed = true;

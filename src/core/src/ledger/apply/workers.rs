@@ -94,6 +94,10 @@ impl Next {
             // K20: the newest remaining one, or none.
             worker.default_disk = worker.disks.iter().max_by_key(|d| d.created_at).map(|d| d.os_tag.clone());
         }
+        // The choice goes with what was chosen.
+        if worker.boot.menu_default.as_deref() == Some(tag.as_str()) {
+            worker.boot.menu_default = None;
+        }
         self.put_worker(worker);
         Ok(Outcome::Done)
     }
@@ -141,7 +145,7 @@ impl Next {
 
     pub(super) fn set_boot(&mut self, id: &WorkerId, boot: BootSettings) -> Result<Outcome, Rejected> {
         let mut worker = self.worker(id)?;
-        check_boot(&boot)?;
+        check_boot(&boot, &worker.disks)?;
         if worker.boot != boot {
             worker.boot = boot;
             self.put_worker(worker);

@@ -38,14 +38,17 @@ pub struct Worker {
     pub disks: Vec<Disk>,
 }
 
+/// The menu entry of nothing to boot (K21).
+pub const MENU_REBOOT: &str = "reboot";
+
 /// Optional boot overrides of a Worker, as the form has them; `rules::check_boot` says what this version does of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BootSettings {
-    /// Menu entry chosen when the time is up.
+    /// Menu entry chosen when the time is up: an `os_tag` of the Worker, or [`MENU_REBOOT`]; absent: the default disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub menu_default: Option<String>,
-    /// Menu time in milliseconds.
+    /// Menu time in milliseconds, for boot scripts of people's own: ours has no menu.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub menu_timeout_ms: Option<u32>,
     /// `nvme` or `iscsi`.
