@@ -136,7 +136,7 @@ fn an_operator_gets_from_nothing_to_a_bound_device_with_a_disk() {
     daemon.ok(&["worker", "delete", "w1"]);
     let audit = daemon.json(&["audit", "--device", "52:54:00:00:00:01", "--result", "ok"]);
     let verbs: Vec<&str> = audit["operations"].as_array().unwrap().iter().map(|o| o["verb"].as_str().unwrap()).collect();
-    assert_eq!(verbs, ["purge", "revoke", "bind", "label", "register"]);
+    assert_eq!(verbs, ["purge", "unbind", "revoke", "bind", "label", "register"]);
     let audit = daemon.ok(&["audit", "--device", "52:54:00:00:00:01", "--verb", "bind"]);
     let columns: Vec<Vec<&str>> = audit.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(columns[0], ["AT", "ACTOR", "VERB", "DEVICE", "OBJECT", "RESULT", "REPEATED"], "{audit}");

@@ -1,8 +1,8 @@
 //! The tables of boot-chain 3 and 4, state by state.
 
 use super::*;
-use crate::id::{OsTag, disk_file_name, disk_nqn};
-use crate::ledger::{DiskSource, Fingerprint, Source, Worker};
+use crate::id::{OsTag, WorkerId, disk_file_name, disk_nqn};
+use crate::ledger::{Disk, DiskSource, Fingerprint, Source, Worker};
 use crate::time::Wall;
 use proptest::prelude::*;
 use std::sync::Arc;

@@ -125,7 +125,7 @@ async fn a_device_goes_through_its_life() {
     assert_eq!(list["devices"], json!([]));
     let operations = api.expect(("GET", "/v1/operations?device=52:54:00:00:00:01&result=ok", Value::Null), 200, "").await;
     let verbs: Vec<&str> = operations["operations"].as_array().unwrap().iter().filter_map(|o| o["verb"].as_str()).collect();
-    assert_eq!(verbs, ["purge", "revoke", "bind", "register"]);
+    assert_eq!(verbs, ["purge", "unbind", "revoke", "bind", "register"]);
 }
 
 #[tokio::test]

@@ -134,7 +134,7 @@ async fn a_displaced_device_finds_who_displaced_it_under_its_own_mac() {
     handle.submit(Change::DeleteWorker { worker: worker("w3") }, "eve").await.unwrap();
     let unbound = |n: u8| {
         let entries = audit.read(&Filter { device: Some(mac(n)), verb: Some("unbind".into()), ..Default::default() }).unwrap();
-        entries.into_iter().map(|e| (e.actor, e.object, e.result)).collect::<Vec<_>>()
+        entries.entries.into_iter().rev().map(|e| (e.actor, e.object, e.result)).collect::<Vec<_>>()
     };
     for (n, left) in [(1, "w1"), (2, "w2"), (3, "w3")] {
         assert_eq!(unbound(n), [("eve".into(), left.into(), "ok".into())]);
