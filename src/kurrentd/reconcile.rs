@@ -59,6 +59,9 @@ pub struct Observation {
     pub exports: Vec<Export>,
     /// Who is connected.
     pub sessions: Vec<Session>,
+    /// Why this kernel can export nothing at all, when it has no target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_target: Option<String>,
     /// What stands in the way, in words.
     pub faults: Vec<String>,
     /// For faults about one disk: the generation that first had them.

@@ -83,11 +83,12 @@ impl Shared {
         let audit = Audit::open(state).with_context(|| format!("opening the audit in {}", state.display()))?;
         let ledger = LedgerHandle::open(state, audit.clone());
         let credentials = CredentialStore::open(state);
-        let storage = Storage::open(&config.agent, ledger.clone())?;
+        let target = TargetHandle::default();
+        let storage = Storage::open(&config.agent, ledger.clone(), target.clone())?;
         Ok(Arc::new(Self {
             credentials,
             storage,
-            target: TargetHandle::default(),
+            target,
             config,
             ledger,
             leases: ArcSwap::default(),

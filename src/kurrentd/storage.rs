@@ -1,35 +1,53 @@
-//! The local storage node: masters and disks as files in one folder.
+//! System disks and masters: where a disk goes ([`kurrent_core::placement`]), its record, and its file on a storage node ([`node`]).
 //!
 //! A file gets its final name only when all of it is on the disk: it is written as `.NAME.part`, synced, renamed, and the folder
 //! is synced. A disk's record follows its file, never the other way round; when the record is refused the file goes again, and
 //! when nobody knows whether the record was written it stays. What a crash leaves behind is found at the start: `.part` files are
 //! removed, files nobody knows are listed and left alone.
 
+mod batch;
+mod catalog;
+mod claims;
 pub mod copy;
+mod create;
+mod disks;
 pub mod image;
 pub mod jobs;
-mod make;
+mod local;
 mod masters;
+pub mod node;
+mod scan;
 
 use crate::ledger::{LedgerHandle, SubmitError};
 use crate::reconcile::TargetHandle;
-pub use jobs::JobView;
+pub use batch::{Batch, PlannedBatch, PlannedDisk};
+pub use catalog::{Master, MasterPartition};
+use claims::Claims;
+pub use create::{Created, NewDisk};
+pub use disks::Adoption;
 use jobs::Jobs;
+pub use jobs::{JobState, JobView};
 use kurrent_core::config::Agent;
-use kurrent_core::id::{FileName, OsTag, WorkerId};
-use kurrent_core::ledger::{Change, Disk, Ledger};
+use kurrent_core::id::{AgentName, FileName, Nqn, OsTag, WorkerId};
+use kurrent_core::ledger::{Disk, Ledger};
+use kurrent_core::placement::Refusal;
+pub use kurrent_core::placement::{Content, DataPlane, NodeStatus};
 use kurrent_sys::store;
-pub use make::{Content, Created, NewDisk};
-pub use masters::{Master, MasterPartition};
+use local::LocalNode;
+use node::{RemoteNode, StorageNode};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::fs::Metadata;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// Ends the names of unfinished files.
 const PART_SUFFIX: &str = ".part";
+/// Copies that run at once: more only make each other's disk heads wait.
+const COPIES: usize = 2;
 /// How long a deletion waits for the export to be gone.
 const WITHDRAW_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -62,6 +80,12 @@ impl From<SubmitError> for StorageError {
     }
 }
 
+impl From<Refusal> for StorageError {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(refusal.code, refusal.status, refusal.detail)
+    }
+}
+
 /// A file in the folder that no record and no rule explains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Leftover {
@@ -83,17 +107,24 @@ pub enum LeftoverKind {
     Unrecorded,
 }
 
-/// The storage node. Cheap to clone.
+/// All of it. Cheap to clone.
 #[derive(Clone)]
 pub struct Storage(Arc<Inner>);
 
 struct Inner {
-    disk_dir: PathBuf,
-    nqn_base: kurrent_core::id::Nqn,
+    local: LocalNode,
+    nqn_base: Nqn,
     ledger: LedgerHandle,
+    target: TargetHandle,
     jobs: Jobs,
-    /// Final names being written now: two requests never write one file.
-    busy: Mutex<BTreeSet<String>>,
+    /// Systems of Workers (`worker os version`) whose disk is being made.
+    wanted: Claims,
+    /// Permits to copy.
+    copies: Semaphore,
+    /// Batches that were shown and not yet carried out.
+    previews: Mutex<batch::Previews>,
+    /// Nodes that are driven, beside the local one: none but in tests.
+    driven: Mutex<BTreeMap<AgentName, Arc<dyn StorageNode>>>,
     /// What the start found and removed.
     swept: Vec<Leftover>,
 }
@@ -103,7 +134,7 @@ impl Storage {
     ///
     /// # Errors
     /// `disk_dir`: the folder can not be made, read or written.
-    pub fn open(agent: &Agent, ledger: LedgerHandle) -> Result<Self, StorageError> {
+    pub fn open(agent: &Agent, ledger: LedgerHandle, target: TargetHandle) -> Result<Self, StorageError> {
         let disk_dir = agent.disk_dir.clone();
         let unusable = |e: io::Error| StorageError::new("disk_dir", 500, format!("{}: {e}", disk_dir.display()));
         std::fs::create_dir_all(&disk_dir).map_err(unusable)?;
@@ -111,20 +142,58 @@ impl Storage {
         for leftover in &swept {
             tracing::warn!(name = %leftover.name, size = leftover.size_bytes, "storage: removed a file that was cut off while it was written");
         }
-        let inner = Inner { disk_dir, nqn_base: agent.nqn_base.clone(), ledger, jobs: Jobs::default(), busy: Mutex::default(), swept };
-        Ok(Self(Arc::new(inner)))
+        Ok(Self(Arc::new(Inner {
+            local: LocalNode::open(disk_dir, target.clone()),
+            nqn_base: agent.nqn_base.clone(),
+            ledger,
+            target,
+            jobs: Jobs::default(),
+            wanted: Claims::default(),
+            copies: Semaphore::new(COPIES),
+            previews: Mutex::default(),
+            driven: Mutex::default(),
+            swept,
+        })))
     }
 
-    /// A job of this run.
+    /// The jobs of this run.
     #[must_use]
-    pub fn job(&self, id: &str) -> Option<JobView> {
-        self.0.jobs.view(id)
+    pub fn jobs(&self) -> &Jobs {
+        &self.0.jobs
     }
 
-    /// All jobs of this run.
-    #[must_use]
-    pub fn jobs(&self) -> Vec<JobView> {
-        self.0.jobs.views()
+    fn node(&self, name: &AgentName) -> Arc<dyn StorageNode> {
+        if *name == AgentName::local() {
+            return Arc::new(self.0.local.clone());
+        }
+        let driven = self.0.driven.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        driven.unwrap_or_else(|| {
+            let base_url = self.0.ledger.snapshot().agent(name).map(|a| a.base_url).unwrap_or_default();
+            Arc::new(RemoteNode { base_url })
+        })
+    }
+
+    /// Puts a node behind the seam, in place of one that is only recorded.
+    #[cfg(test)]
+    fn drive(&self, name: AgentName, node: Arc<dyn StorageNode>) {
+        self.0.driven.lock().unwrap_or_else(PoisonError::into_inner).insert(name, node);
+    }
+
+    /// What a node says of itself now.
+    pub async fn probe(&self, name: &AgentName) -> NodeStatus {
+        let node = self.node(name);
+        let probed = blocking(move || Ok(node.probe())).await;
+        probed.unwrap_or_else(|e| NodeStatus::unreachable(e.detail))
+    }
+
+    /// What all nodes of a ledger say of themselves now, asked at the same time.
+    pub async fn probe_all(&self, ledger: &Ledger) -> Vec<(AgentName, NodeStatus)> {
+        let names = ledger.all_agents().into_iter().map(|a| a.name);
+        futures_util::future::join_all(names.map(|name| async move {
+            let status = self.probe(&name).await;
+            (name, status)
+        }))
+        .await
     }
 
     /// What lies in the folder without a reason, and what the start removed.
@@ -142,109 +211,24 @@ impl Storage {
     }
 
     fn unrecorded(&self, ledger: &Ledger) -> Result<Vec<Leftover>, StorageError> {
-        let known: BTreeSet<String> = ledger.workers.values().flat_map(|w| w.disks.iter().map(|d| d.filename.to_string())).collect();
-        let busy = self.0.busy.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        let files = list(&self.0.disk_dir).map_err(|e| self.folder_error(&e))?;
-        let is_known = |n: &String| known.contains(n) || busy.contains(n) || n.parse::<FileName>().is_ok_and(|f| f.is_master());
+        let local = &self.0.local;
+        let files = list(&local.disk_dir).map_err(|e| local.folder_error(&e))?;
+        let is_known = |n: &String| {
+            ledger.disk_names.contains_key(n) || local.claims.is_written(n) || n.parse::<FileName>().is_ok_and(|f| f.is_master())
+        };
         let strange = files.into_iter().filter(|(name, _)| !is_known(name) && !name.starts_with('.'));
-        Ok(strange.map(|(name, size_bytes)| Leftover { name, size_bytes, kind: LeftoverKind::Unrecorded }).collect())
+        Ok(strange.map(|(name, m)| Leftover { name, size_bytes: m.len(), kind: LeftoverKind::Unrecorded }).collect())
     }
 
-    /// Removes a disk's record; once the kernel no longer exports it, also its file if asked for. The file is kept when the export
-    /// could not be withdrawn: an open file would go on using the space unseen.
+    /// A recorded disk.
     ///
     /// # Errors
-    /// As [`Change::RemoveDisk`]; `still_exported`, `file_not_removed` (then the record is gone and the file is left over).
-    pub async fn delete_disk(
-        &self,
-        worker: &WorkerId,
-        os_tag: &OsTag,
-        delete_file: bool,
-        actor: &str,
-        target: &TargetHandle,
-    ) -> Result<(), StorageError> {
-        let disk = self.disk(worker, os_tag)?;
-        let change = Change::RemoveDisk { worker: worker.clone(), os_tag: os_tag.clone() };
-        let (_, ledger) = self.0.ledger.submit(change, actor).await?;
-        if delete_file {
-            self.remove_files(std::slice::from_ref(&disk), ledger.generation, target).await?;
-        }
-        Ok(())
-    }
-
-    /// Removes the files of disks whose records went at `generation`, once the kernel has followed.
-    ///
-    /// # Errors
-    /// `still_exported`, `file_not_removed`.
-    pub async fn remove_files(&self, disks: &[Disk], generation: u64, target: &TargetHandle) -> Result<(), StorageError> {
-        let settled = target.settled(generation, WITHDRAW_DEADLINE).await;
-        for disk in disks {
-            let path = self.path(&disk.filename);
-            // A kernel without target exports nothing, so the file itself decides.
-            let exported = target.observation().exports.iter().any(|e| Path::new(&e.path) == path);
-            if exported {
-                let why = settled.clone().err().unwrap_or_default();
-                let what = format!("{} is still exported and was kept ({why}); delete the file when the fault is gone", disk.filename);
-                return Err(StorageError::new("still_exported", 409, what));
-            }
-            let removed =
-                blocking(move || store::remove(&path).map_err(|e| StorageError::new("file_not_removed", 500, e.to_string()))).await;
-            removed.map_err(|e| StorageError::new("file_not_removed", 500, format!("{} could not be removed: {e}", disk.filename)))?;
-        }
-        Ok(())
-    }
-
-    fn disk(&self, worker: &WorkerId, os_tag: &OsTag) -> Result<Disk, StorageError> {
+    /// `worker_not_found`, `disk_not_found`.
+    pub fn disk(&self, worker: &WorkerId, os_tag: &OsTag) -> Result<Disk, StorageError> {
         let ledger = self.0.ledger.snapshot();
         let record = ledger.workers.get(worker).ok_or_else(|| not_found("worker_not_found", format!("there is no worker {worker}")))?;
         let disk = record.disks.iter().find(|d| d.os_tag == *os_tag);
-        disk.cloned().ok_or_else(|| not_found("disk_not_found", format!("worker {worker} has no disk {os_tag}")))
-    }
-
-    fn path(&self, name: &FileName) -> PathBuf {
-        self.0.disk_dir.join(name.as_str())
-    }
-
-    fn part_path(&self, name: &FileName) -> PathBuf {
-        self.0.disk_dir.join(format!(".{name}{PART_SUFFIX}"))
-    }
-
-    fn folder_error(&self, error: &io::Error) -> StorageError {
-        StorageError::new("disk_dir", 500, format!("{}: {error}", self.0.disk_dir.display()))
-    }
-
-    /// What a failed write means; a full disk names the space.
-    fn write_error(&self, needed_bytes: u64, error: &io::Error) -> StorageError {
-        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        if full { self.full(needed_bytes) } else { self.folder_error(error) }
-    }
-
-    fn full(&self, needed_bytes: u64) -> StorageError {
-        let free = free_bytes(&self.0.disk_dir).map_or_else(|e| format!("unknown ({e})"), |f| f.to_string());
-        let what =
-            format!("the disk is full: up to {needed_bytes} bytes are needed, {free} are free; delete disks or masters, or add space");
-        StorageError::new("disk_full", 507, what)
-    }
-
-    /// Claims a final name for the time of writing.
-    fn claim(&self, name: &FileName) -> Result<Claim, StorageError> {
-        let mut busy = self.0.busy.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if !busy.insert(name.to_string()) {
-            return Err(StorageError::new("busy", 409, format!("{name} is being written already; wait for that to end")));
-        }
-        Ok(Claim { storage: self.clone(), name: name.to_string() })
-    }
-}
-
-/// Released when dropped.
-struct Claim {
-    storage: Storage,
-    name: String,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.storage.0.busy.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&self.name);
+        disk.cloned().ok_or_else(|| not_found("disk_not_found", format!("worker {worker} has no disk {os_tag}; see its disk list")))
     }
 }
 
@@ -252,12 +236,8 @@ fn not_found(code: &'static str, detail: String) -> StorageError {
     StorageError::new(code, 404, detail)
 }
 
-fn free_bytes(folder: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(folder)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-fn list(folder: &Path) -> io::Result<Vec<(String, u64)>> {
+/// Plain files by name.
+fn list(folder: &Path) -> io::Result<Vec<(String, Metadata)>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -267,18 +247,19 @@ fn list(folder: &Path) -> io::Result<Vec<(String, u64)>> {
             other => other?,
         };
         if let (true, Ok(name)) = (metadata.is_file(), entry.file_name().into_string()) {
-            files.push((name, metadata.len()));
+            files.push((name, metadata));
         }
     }
-    files.sort();
+    files.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(files)
 }
 
 fn sweep(folder: &Path) -> io::Result<Vec<Leftover>> {
+    store::sweep(folder)?;
     let mut swept = Vec::new();
-    for (name, size_bytes) in list(folder)?.into_iter().filter(|(n, _)| n.starts_with('.') && n.ends_with(PART_SUFFIX)) {
+    for (name, metadata) in list(folder)?.into_iter().filter(|(n, _)| n.starts_with('.') && n.ends_with(PART_SUFFIX)) {
         store::remove(&folder.join(&name))?;
-        swept.push(Leftover { name, size_bytes, kind: LeftoverKind::Unfinished });
+        swept.push(Leftover { name, size_bytes: metadata.len(), kind: LeftoverKind::Unfinished });
     }
     Ok(swept)
 }

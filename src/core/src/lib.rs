@@ -13,6 +13,7 @@ pub mod init;
 pub mod ipxe;
 pub mod ledger;
 pub mod modules;
+pub mod placement;
 pub mod stage1;
 pub mod target;
 pub mod time;

@@ -14,7 +14,8 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
-use kurrent_core::id::{FileName, OsName, OsVersion};
+use kurrent_core::id::{AgentName, FileName, OsName, OsVersion};
+use kurrent_core::placement::Wanted;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ pub(super) struct Create {
     os_version: Option<OsVersion>,
     master: Option<FileName>,
     size_bytes: Option<u64>,
+    agent: Option<AgentName>,
+    #[serde(default)]
+    remark: String,
 }
 
 #[derive(Serialize)]
@@ -46,7 +50,8 @@ pub(super) async fn create_disk(State(api): State<Api>, path: Segments, body::Bo
         Some(version) => version,
         None => "".parse()?,
     };
-    let request = NewDisk { worker: path.read("id")?, os: body.os, os_version, content };
+    let wanted = Wanted { worker: path.read("id")?, os: body.os, os_version, content, pin: body.agent };
+    let request = NewDisk { wanted, remark: body.remark };
     Ok(match api.shared.storage.create_disk(request, ACTOR).await? {
         Created::Disk(disk) => (StatusCode::CREATED, Json(disk)).into_response(),
         Created::Job(job) => (StatusCode::ACCEPTED, Json(Job { job })).into_response(),
@@ -102,11 +107,11 @@ pub(super) async fn leftovers(State(api): State<Api>) -> Result<Json<List<Leftov
 }
 
 pub(super) async fn jobs(State(api): State<Api>) -> Json<List<JobView>> {
-    Json(List("jobs", api.shared.storage.jobs()))
+    Json(List("jobs", api.shared.storage.jobs().views()))
 }
 
 pub(super) async fn job(State(api): State<Api>, path: Segments) -> Result<Json<JobView>, Problem> {
     let id = path.text("id");
     let none = || Problem::new(404, "job_not_found", "there is no such job of this run of the daemon; see the job list");
-    api.shared.storage.job(id).map(Json).ok_or_else(none)
+    api.shared.storage.jobs().view(id).map(Json).ok_or_else(none)
 }

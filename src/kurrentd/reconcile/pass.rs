@@ -11,7 +11,7 @@ use kurrent_core::ledger::Ledger;
 use kurrent_core::target::Step;
 use kurrent_core::target::plan::{Subject, plan};
 use kurrent_core::target::tree::{Desired, Keys, NAMESPACE_ID, Observed, ObservedHost};
-use kurrent_sys::configfs::Nvmet;
+use kurrent_sys::configfs::{Nvmet, TargetError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -62,7 +62,14 @@ impl Follower {
                 self.follow(&desired, &before, &known, &mut seen);
                 self.read_back(&desired, &mut seen);
             }
-            Err(fault) => seen.faults.push(fault.to_string()),
+            Err(fault) => {
+                if matches!(fault, TargetError::NotAvailable(_)) {
+                    // Nothing is exported and nobody is let in: there is nothing to wait for before secrets go.
+                    looked = true;
+                    seen.no_target = Some(fault.to_string());
+                }
+                seen.faults.push(fault.to_string());
+            }
         }
         match self.fence.connections() {
             Ok(connections) => seen.sessions = sessions(connections),
@@ -154,7 +161,7 @@ impl Follower {
     }
 
     fn run(&mut self, step: &Step, desired: &Desired) -> Result<(), String> {
-        let kernel = |result: Result<(), kurrent_sys::configfs::TargetError>| result.map_err(|e| e.to_string());
+        let kernel = |result: Result<(), TargetError>| result.map_err(|e| e.to_string());
         match step {
             Step::CheckImage(_, path) => image::check_export(path).and_then(|()| image::write_through(path)).map_err(|e| e.to_string()),
             Step::ConfirmCut(subsystem) => self.fence.confirm(subsystem),

@@ -80,8 +80,7 @@ impl Bench {
     async fn worker(&self, id: &str) -> Disk {
         let worker: WorkerId = id.parse().unwrap();
         self.change(Change::CreateWorker { worker: worker.clone() }).await;
-        let request =
-            NewDisk { worker, os: "debian".parse().unwrap(), os_version: "13".parse().unwrap(), content: Content::Empty(1 << 20) };
+        let request = NewDisk::anywhere(worker, "debian".parse().unwrap(), "13".parse().unwrap(), Content::Empty(1 << 20));
         let Created::Disk(disk) = self.shared.storage.create_disk(request, "test").await.unwrap() else { panic!("empty disks are quick") };
         disk
     }

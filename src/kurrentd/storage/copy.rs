@@ -1,6 +1,5 @@
 //! Making one image file from another: by reference where the file system can, else octet by octet without its holes.
 
-use super::jobs::Progress;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
@@ -34,9 +33,11 @@ pub fn reflink(from: &File, to: &File) -> io::Result<Reflinked> {
 
 /// Copies what is there and leaves holes where nothing is.
 ///
+/// `progress` is told how much more is done; an error from it stops the copy.
+///
 /// # Errors
 /// Reading or writing failed; `to` is to be thrown away.
-pub fn sparse_copy(from: &File, to: &File, progress: &Progress) -> io::Result<()> {
+pub fn sparse_copy(from: &File, to: &File, progress: &mut dyn FnMut(u64) -> io::Result<()>) -> io::Result<()> {
     let size = from.metadata()?.len();
     to.set_len(size)?;
     let mut buffer = vec![0; CHUNK];
@@ -50,7 +51,7 @@ pub fn sparse_copy(from: &File, to: &File, progress: &Progress) -> io::Result<()
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(e) => return Err(e.into()),
         };
-        progress.add(data.min(size) - at);
+        progress(data.min(size).saturating_sub(at))?;
         at = data.min(size);
         let hole = match rustix::fs::seek(from, SeekFrom::Hole(at)) {
             Ok(hole) => hole,
@@ -63,7 +64,7 @@ pub fn sparse_copy(from: &File, to: &File, progress: &Progress) -> io::Result<()
             from.read_exact_at(chunk, at)?;
             write_sparse(to, chunk, at)?;
             let moved = u64::try_from(most).unwrap_or(u64::MAX);
-            progress.add(moved);
+            progress(moved)?;
             at = at.saturating_add(moved);
         }
     }

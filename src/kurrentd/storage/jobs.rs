@@ -1,46 +1,93 @@
-//! Work that takes longer than a request: named, with progress, remembered in bounded memory.
+//! Work that takes longer than a request: named, with progress, to be watched and cancelled, remembered in bounded memory.
+//!
+//! ```text
+//!   waiting --> running --> ending --> done | failed
+//!      |           |
+//!      +-----------+--cancel--> cancelling --> cancelled
+//! ```
+//!
+//! From `ending` on the result is being recorded: what is recorded is not taken back by a cancel, but deleted by its own call.
 
 use super::StorageError;
+use kurrent_core::id::{FileName, WorkerId};
 use kurrent_core::ledger::Disk;
-use kurrent_sys::entropy;
+use kurrent_core::time::Wall;
+use kurrent_sys::{clock, entropy};
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast};
 
 /// The oldest finished job is forgotten beyond this many.
 const KEPT: usize = 256;
+/// Jobs that wait or run at once; further ones are refused.
+const MOST_UNFINISHED: usize = 512;
+/// News that a slow listener may lag behind; it then looks at the job itself.
+const NEWS: usize = 256;
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_millis(250);
 
-/// How far a copy is.
-#[derive(Debug, Default)]
-pub struct Progress {
-    done: AtomicU64,
-    total: AtomicU64,
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Makes a disk from a master.
+    Clone,
+    /// Makes an empty disk.
+    Create,
+    /// Receives a master.
+    Import,
 }
 
-impl Progress {
-    pub(super) fn expect(&self, total: u64) {
-        self.total.store(total, Ordering::Relaxed);
-    }
-
-    pub(super) fn add(&self, bytes: u64) {
-        self.done.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-#[derive(Debug)]
-enum State {
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    /// For others to end.
+    Waiting,
+    /// At work.
     Running,
-    Done(Box<Disk>),
-    Failed(StorageError),
+    /// Asked to stop; it clears away what it made.
+    Cancelling,
+    /// Its result is there.
+    Done,
+    /// It made nothing.
+    Failed,
+    /// It was stopped and left nothing.
+    Cancelled,
 }
 
-struct Job {
-    id: String,
-    what: String,
-    warning: String,
-    progress: Arc<Progress>,
-    state: State,
+impl JobState {
+    /// Whether nothing more comes.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Waiting | Self::Running | Self::Cancelling => false,
+            Self::Done | Self::Failed | Self::Cancelled => true,
+        }
+    }
+}
+
+/// What a job made.
+#[derive(Clone, Debug)]
+pub(super) enum Made {
+    Disk(WorkerId, Box<Disk>),
+    Master(FileName),
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Waiting,
+    Running,
+    /// As running, but too late to cancel.
+    Ending,
+    Cancelling,
+    Done(Made),
+    Failed(StorageError),
+    Cancelled,
 }
 
 /// What `GET /v1/jobs/{id}` shows.
@@ -48,17 +95,29 @@ struct Job {
 pub struct JobView {
     /// Its name.
     pub id: String,
-    /// What it does.
+    /// What kind of work it is.
+    pub kind: Kind,
+    /// What it does, in words.
     pub what: String,
-    /// `running`, `done` or `failed`.
-    pub state: &'static str,
+    /// Where it stands.
+    pub state: JobState,
     /// Bytes handled so far.
     pub done_bytes: u64,
-    /// Bytes to handle.
+    /// Bytes to handle; 0 when that is not known.
     pub total_bytes: u64,
+    /// Bytes a second, on average.
+    pub bytes_per_second: u64,
+    /// When it was asked for.
+    pub started_at: Wall,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Wall>,
     /// Why it takes so long, if there is something to know.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub warning: String,
+    /// Path of what it made, when done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
     /// The disk, when done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<Disk>,
@@ -70,63 +129,389 @@ pub struct JobView {
     pub detail: Option<String>,
 }
 
-/// All jobs of this run of the daemon.
-#[derive(Default)]
-pub struct Jobs(Mutex<VecDeque<Job>>);
+struct Job {
+    id: String,
+    kind: Kind,
+    what: String,
+    started_at: Wall,
+    started: Instant,
+    progress: Progress,
+    changing: Mutex<Changing>,
+    /// Wakes a job that waits, when it is cancelled.
+    cancel: Notify,
+}
+
+struct Changing {
+    state: State,
+    warning: String,
+    finished: Option<(Wall, Instant)>,
+    told: Instant,
+}
+
+/// How far a job is.
+#[derive(Debug, Default)]
+struct Progress {
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+/// All jobs of this run of the daemon. Cheap to clone.
+#[derive(Clone)]
+pub struct Jobs(Arc<Inner>);
+
+struct Inner {
+    list: Mutex<VecDeque<Arc<Job>>>,
+    news: broadcast::Sender<JobView>,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Self(Arc::new(Inner { list: Mutex::default(), news: broadcast::Sender::new(NEWS) }))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Jobs {
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Job>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Every job as it starts, gets on and ends. Who lags behind misses some and is told so by the receiver.
+    #[must_use]
+    pub fn subscribe(&self) -> broadcast::Receiver<JobView> {
+        self.0.news.subscribe()
     }
 
-    pub(super) fn start(&self, what: String, warning: String, progress: Arc<Progress>) -> String {
-        let id = hex::encode(entropy::random::<8>());
-        let mut jobs = self.lock();
-        while jobs.len() >= KEPT {
-            let finished = jobs.iter().position(|j| !matches!(j.state, State::Running));
-            if jobs.remove(finished.unwrap_or(0)).is_none() {
-                break;
+    /// One job.
+    #[must_use]
+    pub fn view(&self, id: &str) -> Option<JobView> {
+        self.find(id).map(|j| j.view())
+    }
+
+    /// All, the oldest first.
+    #[must_use]
+    pub fn views(&self) -> Vec<JobView> {
+        lock(&self.0.list).iter().map(|j| j.view()).collect()
+    }
+
+    fn find(&self, id: &str) -> Option<Arc<Job>> {
+        lock(&self.0.list).iter().find(|j| j.id == id).cloned()
+    }
+
+    /// A new job that waits.
+    ///
+    /// # Errors
+    /// `too_many_jobs`.
+    pub(super) fn start(&self, kind: Kind, what: String, total_bytes: u64) -> Result<Running, StorageError> {
+        let now = Instant::now();
+        let job = Arc::new(Job {
+            id: hex::encode(entropy::random::<8>()),
+            kind,
+            what,
+            started_at: clock::now().wall,
+            started: now,
+            progress: Progress { done: AtomicU64::new(0), total: AtomicU64::new(total_bytes) },
+            changing: Mutex::new(Changing { state: State::Waiting, warning: String::new(), finished: None, told: now }),
+            cancel: Notify::new(),
+        });
+        let mut list = lock(&self.0.list);
+        let finished = list.iter().filter(|j| j.view().state.is_final()).count();
+        if list.len().saturating_sub(finished) >= MOST_UNFINISHED {
+            let detail = format!("{MOST_UNFINISHED} jobs wait or run already; ask again when some have ended");
+            return Err(StorageError::new("too_many_jobs", 503, detail));
+        }
+        if finished >= KEPT
+            && let Some(oldest) = list.iter().position(|j| j.view().state.is_final())
+        {
+            list.remove(oldest);
+        }
+        list.push_back(Arc::clone(&job));
+        drop(list);
+        let running = Running { job, jobs: self.clone() };
+        running.tell();
+        Ok(running)
+    }
+
+    /// Stops a job and waits until it has cleared away what it made.
+    ///
+    /// # Errors
+    /// `job_not_found`, `job_finished`, `job_ending`.
+    pub async fn cancel(&self, id: &str) -> Result<JobView, StorageError> {
+        let mut news = self.subscribe();
+        let none = || StorageError::new("job_not_found", 404, "there is no such job of this run of the daemon; see the job list".into());
+        let job = self.find(id).ok_or_else(none)?;
+        job.cancel()?;
+        self.tell(&job);
+        loop {
+            let view = job.view();
+            if view.state.is_final() {
+                return Ok(view);
             }
-        }
-        jobs.push_back(Job { id: id.clone(), what, warning, progress, state: State::Running });
-        id
-    }
-
-    pub(super) fn finish(&self, id: &str, result: Result<Disk, StorageError>) {
-        if let Some(job) = self.lock().iter_mut().find(|j| j.id == id) {
-            job.state = match result {
-                Ok(disk) => State::Done(Box::new(disk)),
-                Err(e) => State::Failed(e),
-            };
+            // A listener that lags behind looks at the job again.
+            let _ = tokio::time::timeout(TELL_EVERY, news.recv()).await;
         }
     }
 
-    pub(super) fn view(&self, id: &str) -> Option<JobView> {
-        self.lock().iter().find(|j| j.id == id).map(Job::view)
-    }
-
-    pub(super) fn views(&self) -> Vec<JobView> {
-        self.lock().iter().map(Job::view).collect()
+    fn tell(&self, job: &Job) {
+        // Nobody need listen.
+        let _ = self.0.news.send(job.view());
     }
 }
 
 impl Job {
+    fn cancel(&self) -> Result<(), StorageError> {
+        let mut changing = lock(&self.changing);
+        match &changing.state {
+            State::Waiting | State::Running => {
+                changing.state = State::Cancelling;
+                self.cancel.notify_one();
+            }
+            State::Cancelling | State::Cancelled => {}
+            State::Ending => {
+                let detail = format!("job {} is recording its result; delete that instead", self.id);
+                return Err(StorageError::new("job_ending", 409, detail));
+            }
+            State::Done(_) | State::Failed(_) => {
+                let detail = format!("job {} has ended already; delete what it made instead", self.id);
+                return Err(StorageError::new("job_finished", 409, detail));
+            }
+        }
+        Ok(())
+    }
+
     fn view(&self) -> JobView {
-        let (state, disk, error) = match &self.state {
-            State::Running => ("running", None, None),
-            State::Done(disk) => ("done", Some(Disk::clone(disk)), None),
-            State::Failed(e) => ("failed", None, Some(e)),
+        let changing = lock(&self.changing);
+        let (state, made, error) = match &changing.state {
+            State::Waiting => (JobState::Waiting, None, None),
+            State::Running | State::Ending => (JobState::Running, None, None),
+            State::Cancelling => (JobState::Cancelling, None, None),
+            State::Done(made) => (JobState::Done, Some(made.clone()), None),
+            State::Failed(error) => (JobState::Failed, None, Some(error.clone())),
+            State::Cancelled => (JobState::Cancelled, None, None),
+        };
+        let done_bytes = self.progress.done.load(Ordering::Relaxed);
+        let took = changing.finished.map_or_else(Instant::now, |(_, at)| at).saturating_duration_since(self.started);
+        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1);
+        let (result, disk) = match made {
+            None => (None, None),
+            Some(Made::Disk(worker, disk)) => (Some(format!("/v1/workers/{worker}/disks/{}", disk.os_tag)), Some(*disk)),
+            Some(Made::Master(name)) => (Some(format!("/v1/masters/{name}")), None),
         };
         JobView {
             id: self.id.clone(),
+            kind: self.kind,
             what: self.what.clone(),
             state,
-            done_bytes: self.progress.done.load(Ordering::Relaxed),
+            done_bytes,
             total_bytes: self.progress.total.load(Ordering::Relaxed),
-            warning: self.warning.clone(),
+            bytes_per_second: done_bytes.saturating_mul(1000).checked_div(millis).unwrap_or_default(),
+            started_at: self.started_at,
+            finished_at: changing.finished.map(|(at, _)| at),
+            warning: changing.warning.clone(),
+            result,
             disk,
-            code: error.map(|e| e.code),
-            detail: error.map(|e| e.detail.clone()),
+            code: error.as_ref().map(|e| e.code),
+            detail: error.map(|e| e.detail),
         }
+    }
+}
+
+/// A job in the hands of whoever does the work. Dropped without an end, it has failed.
+pub struct Running {
+    job: Arc<Job>,
+    jobs: Jobs,
+}
+
+impl Running {
+    pub(super) fn id(&self) -> &str {
+        &self.job.id
+    }
+
+    fn tell(&self) {
+        self.jobs.tell(&self.job);
+    }
+
+    fn step(&self, from: fn(&State) -> bool, to: State) -> Result<(), StorageError> {
+        {
+            let mut changing = lock(&self.job.changing);
+            if !from(&changing.state) {
+                return Err(cancelled());
+            }
+            changing.state = to;
+        }
+        self.tell();
+        Ok(())
+    }
+
+    /// The work begins.
+    ///
+    /// # Errors
+    /// `cancelled`.
+    pub(super) fn begin(&self) -> Result<(), StorageError> {
+        self.step(|s| matches!(s, State::Waiting), State::Running)
+    }
+
+    /// Waits for a permit, then begins.
+    ///
+    /// # Errors
+    /// `cancelled`.
+    pub(super) async fn turn<'s>(&self, permits: &'s Semaphore) -> Result<SemaphorePermit<'s>, StorageError> {
+        tokio::select! {
+            permit = permits.acquire() => {
+                let permit = permit.map_err(|_| cancelled())?;
+                self.begin()?;
+                Ok(permit)
+            }
+            () = self.job.cancel.notified() => Err(cancelled()),
+        }
+    }
+
+    /// Returns when the job is cancelled.
+    pub(super) async fn cancelled(&self) {
+        self.job.cancel.notified().await;
+    }
+
+    /// The result is about to be recorded: from now on it is too late to cancel.
+    ///
+    /// # Errors
+    /// `cancelled`.
+    pub(super) fn commit(&self) -> Result<(), StorageError> {
+        self.step(|s| matches!(s, State::Waiting | State::Running), State::Ending)
+    }
+
+    pub(super) fn expect(&self, total_bytes: u64) {
+        self.job.progress.total.store(total_bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn warn(&self, warning: &str) {
+        warning.clone_into(&mut lock(&self.job.changing).warning);
+    }
+
+    /// So many more bytes are handled.
+    ///
+    /// # Errors
+    /// The job was cancelled: the work is to stop. See [`Running::explain`].
+    pub(super) fn add(&self, bytes: u64) -> io::Result<()> {
+        self.job.progress.done.fetch_add(bytes, Ordering::Relaxed);
+        let news = {
+            let mut changing = lock(&self.job.changing);
+            if matches!(changing.state, State::Cancelling) {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let now = Instant::now();
+            let due = now.saturating_duration_since(changing.told) >= TELL_EVERY;
+            if due {
+                changing.told = now;
+            }
+            due
+        };
+        if news {
+            self.tell();
+        }
+        Ok(())
+    }
+
+    /// What a failure in the middle of the work means: when the job was cancelled, just that.
+    pub(super) fn explain(&self, error: StorageError) -> StorageError {
+        if matches!(lock(&self.job.changing).state, State::Cancelling) { cancelled() } else { error }
+    }
+
+    /// The end.
+    pub(super) fn finish(&self, result: Result<Made, StorageError>) {
+        {
+            let mut changing = lock(&self.job.changing);
+            changing.finished = Some((clock::now().wall, Instant::now()));
+            changing.state = match result {
+                Ok(made) => State::Done(made),
+                Err(e) if e.code == CANCELLED => State::Cancelled,
+                Err(e) => State::Failed(e),
+            };
+        }
+        self.tell();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.job.view().state.is_final() {
+            self.finish(Err(StorageError::new("internal", 500, "the work was ended; see the log".into())));
+        }
+    }
+}
+
+/// Code of what was stopped because somebody asked for it.
+pub(super) const CANCELLED: &str = "cancelled";
+
+fn cancelled() -> StorageError {
+    StorageError::new(CANCELLED, 409, "the job was cancelled".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made() -> Result<Made, StorageError> {
+        Ok(Made::Master("a_tpl_1.img".parse().unwrap()))
+    }
+
+    #[tokio::test]
+    async fn a_job_is_told_from_its_start_to_its_end() {
+        let jobs = Jobs::default();
+        let mut news = jobs.subscribe();
+        let job = jobs.start(Kind::Import, "receiving".into(), 10).unwrap();
+        job.begin().unwrap();
+        job.add(10).unwrap();
+        job.commit().unwrap();
+        job.finish(made());
+        let mut states = vec![];
+        while let Ok(view) = news.try_recv() {
+            states.push(view.state);
+        }
+        assert_eq!(states, [JobState::Waiting, JobState::Running, JobState::Running, JobState::Done]);
+        let view = jobs.view(job.id()).unwrap();
+        assert_eq!((view.done_bytes, view.total_bytes, view.result.as_deref()), (10, 10, Some("/v1/masters/a_tpl_1.img")));
+        assert!(view.finished_at.is_some() && view.bytes_per_second > 0);
+    }
+
+    #[tokio::test]
+    async fn a_cancel_stops_the_work_and_answers_when_it_has_stopped() {
+        let jobs = Jobs::default();
+        let job = jobs.start(Kind::Clone, "copying".into(), 10).unwrap();
+        job.begin().unwrap();
+        let id = job.id().to_owned();
+        let worker = tokio::spawn(async move {
+            while job.add(1).is_ok() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(job.commit().unwrap_err().code, CANCELLED);
+            let error = job.explain(StorageError::new("disk_dir", 500, "an error of the copy".into()));
+            job.finish(Err(error));
+        });
+        assert_eq!(jobs.cancel(&id).await.unwrap().state, JobState::Cancelled);
+        worker.await.unwrap();
+        assert_eq!(jobs.cancel(&id).await.unwrap().state, JobState::Cancelled, "asked again, the answer is the same");
+    }
+
+    #[tokio::test]
+    async fn what_is_being_recorded_or_has_ended_can_not_be_cancelled() {
+        let jobs = Jobs::default();
+        let job = jobs.start(Kind::Clone, "copying".into(), 10).unwrap();
+        job.commit().unwrap();
+        assert_eq!(jobs.cancel(job.id()).await.unwrap_err().code, "job_ending");
+        job.finish(made());
+        assert_eq!(jobs.cancel(job.id()).await.unwrap_err().code, "job_finished");
+        assert_eq!(jobs.cancel("none").await.unwrap_err().code, "job_not_found");
+    }
+
+    #[test]
+    fn memory_of_jobs_is_bounded_and_a_dropped_one_has_failed() {
+        let jobs = Jobs::default();
+        for _ in 0..KEPT + 20 {
+            drop(jobs.start(Kind::Clone, "copying".into(), 10).unwrap());
+        }
+        assert_eq!(jobs.views().len(), KEPT);
+        assert!(jobs.views().iter().all(|j| (j.state, j.code) == (JobState::Failed, Some("internal"))));
+        let held: Vec<Running> = (0..MOST_UNFINISHED).map(|_| jobs.start(Kind::Clone, "copying".into(), 10).unwrap()).collect();
+        assert_eq!(jobs.start(Kind::Clone, "copying".into(), 10).map(|_| ()).unwrap_err().code, "too_many_jobs");
+        drop(held);
     }
 }

@@ -1,13 +1,18 @@
-//! Masters: listing and importing. They are cloned, never booted.
+//! Masters: listing, importing, removing. They are cloned, never booted.
 
+use super::catalog::Master;
 use super::copy::SparseWriter;
-use super::make::Part;
-use super::{Storage, StorageError, blocking, image, list};
+use super::jobs::{Kind, Made, Running};
+use super::local::{LocalNode, Part};
+use super::{Storage, StorageError, blocking, image, not_found};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes};
-use kurrent_core::gpt::{BLOCK_BYTES, Contents};
+use kurrent_core::gpt::BLOCK_BYTES;
 use kurrent_core::id::FileName;
-use serde::Serialize;
+use kurrent_core::ledger::Change;
+use kurrent_sys::store;
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -16,66 +21,57 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// Pieces in flight between network and disk.
 const PIECES: usize = 16;
 
-/// One master image.
-#[derive(Clone, Debug, Serialize)]
-pub struct Master {
-    /// File name.
-    pub name: FileName,
-    /// Length in bytes.
-    pub size_bytes: u64,
-    /// Its partitions; empty when it is not usable.
-    pub partitions: Vec<MasterPartition>,
-    /// Why it can not be cloned, in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fault: Option<String>,
-}
-
-/// One partition of a master.
-#[derive(Clone, Debug, Serialize)]
-pub struct MasterPartition {
-    /// Counted from 1.
-    pub number: u32,
-    /// Type GUID.
-    pub kind: String,
-    /// Name.
-    pub label: String,
-    /// Length in bytes.
-    pub size_bytes: u64,
-}
-
 enum Piece {
     Octets(Bytes),
     End,
 }
 
 impl Storage {
-    /// All masters, looked at now, also those that can not be cloned.
+    /// All masters that are there now, also those that can not be cloned.
     ///
     /// # Errors
     /// `disk_dir`: the folder can not be read.
     pub async fn masters(&self) -> Result<Vec<Master>, StorageError> {
-        let storage = self.clone();
+        let local = self.0.local.clone();
+        blocking(move || local.catalog.masters().map_err(|e| local.folder_error(&e))).await
+    }
+
+    /// One master.
+    ///
+    /// # Errors
+    /// `master_not_found`, `disk_dir`.
+    pub async fn master(&self, name: &FileName) -> Result<Master, StorageError> {
+        let (local, name) = (self.0.local.clone(), name.clone());
         blocking(move || {
-            let files = list(&storage.0.disk_dir).map_err(|e| storage.folder_error(&e))?;
-            let names =
-                files.into_iter().filter_map(|(name, size)| Some((name.parse::<FileName>().ok().filter(FileName::is_master)?, size)));
-            Ok(names.map(|(name, size)| storage.look_at(name, size)).collect())
+            let found = local.catalog.find(&name).map_err(|e| local.folder_error(&e))?;
+            found.ok_or_else(|| not_found("master_not_found", format!("there is no master {name}; see the list of masters")))
         })
         .await
     }
 
-    fn look_at(&self, name: FileName, size_bytes: u64) -> Master {
-        match image::check_master(&self.path(&name)) {
-            Ok(image) => Master { name, size_bytes, partitions: partitions(&image.contents), fault: None },
-            Err(fault) => Master { name, size_bytes, partitions: Vec::new(), fault: Some(fault.detail) },
-        }
+    /// Removes a master's tags, then its file. Disks that were cloned from it do not need it.
+    ///
+    /// # Errors
+    /// `master_not_found`, `busy` while it is being cloned or imported, `file_not_removed`.
+    pub async fn delete_master(&self, name: &FileName, actor: &str) -> Result<(), StorageError> {
+        let held = self.0.local.claims.write(name.as_str())?;
+        self.master(name).await?;
+        self.0.ledger.submit(Change::ForgetMaster { name: name.clone() }, actor).await?;
+        let (local, name) = (self.0.local.clone(), name.clone());
+        blocking(move || {
+            let _held = held;
+            let failed = |e: std::io::Error| StorageError::new("file_not_removed", 500, format!("{name} could not be removed: {e}"));
+            store::remove(&local.path(&name)).map_err(failed)
+        })
+        .await
     }
 
     /// Receives a master: streamed to an unfinished file with holes for zero blocks, checked, then given its name. `length` is what
-    /// the sender announced, if it did.
+    /// the sender announced, if it did. It is a job as well, so that others see how far it is, and can stop it.
     ///
     /// # Errors
-    /// `not_a_master`, `master_exists`, `busy`, `disk_full`, `interrupted`, what [`image::check_master`] says. Nothing is left.
+    /// `not_a_master`, `master_exists`, `busy`, `disk_full`, `interrupted`, `cancelled`, what [`image::check_master`] says. Nothing
+    /// is left.
     pub async fn import_master<B>(&self, name: FileName, length: Option<u64>, mut body: B) -> Result<Master, StorageError>
     where
         B: Body<Data = Bytes> + Unpin,
@@ -88,44 +84,65 @@ impl Storage {
         if let Some(length) = length {
             image::check_size(length)?;
         }
+        let job = Arc::new(self.0.jobs.start(Kind::Import, format!("receiving {name}"), length.unwrap_or_default())?);
         let (sender, receiver) = mpsc::channel(PIECES);
-        let storage = self.clone();
-        let writer = tokio::spawn(blocking(move || storage.receive(name, length, receiver)));
-        let fed = feed(&mut body, &sender).await;
+        let (local, received, receiving) = (self.0.local.clone(), name.clone(), Arc::clone(&job));
+        let writer = tokio::spawn(blocking(move || receive(&local, received, length, receiver, &receiving)));
+        let fed = tokio::select! {
+            fed = feed(&mut body, &sender) => fed,
+            () = job.cancelled() => Ok(()),
+        };
         // Without End the writer throws away what it has.
         drop(sender);
         let written = writer.await.unwrap_or_else(|_| Err(StorageError::new("internal", 500, "the import was ended; see the log".into())));
-        match (fed, written) {
+        let imported = match (fed, written) {
             (Err(interrupted), Err(e)) if e.code == "interrupted" => Err(interrupted),
-            (_, written) => written,
-        }
+            (_, written) => written.map_err(|e| job.explain(e)),
+        };
+        job.finish(imported.clone().map(|()| Made::Master(name.clone())));
+        imported?;
+        self.master(&name).await
     }
+}
 
-    fn receive(&self, name: FileName, length: Option<u64>, mut pieces: mpsc::Receiver<Piece>) -> Result<Master, StorageError> {
-        let claim = self.claim(&name)?;
-        let last = self.path(&name);
-        if last.exists() {
-            let what = format!("there is a master {name} already; choose another name, or delete it first");
-            return Err(StorageError::new("master_exists", 409, what));
-        }
-        let needed = length.unwrap_or(BLOCK_BYTES);
-        let (part, file) = Part::create(self.part_path(&name), claim).map_err(|e| self.write_error(needed, &e))?;
-        let mut writer = SparseWriter::new(file);
-        loop {
-            match pieces.blocking_recv() {
-                Some(Piece::Octets(octets)) => writer.push(&octets).map_err(|e| self.write_error(needed.max(writer.length()), &e))?,
-                Some(Piece::End) => break,
-                None => return Err(interrupted("the sender went away")),
-            }
-        }
-        let size_bytes = writer.finish().map_err(|e| self.write_error(needed, &e))?;
-        if length.is_some_and(|l| l != size_bytes) {
-            return Err(interrupted(&format!("{size_bytes} bytes came, {} were announced", length.unwrap_or_default())));
-        }
-        let image = image::check_master(part.path())?;
-        part.finish(&last).map_err(|e| self.write_error(needed, &e))?;
-        Ok(Master { name, size_bytes, partitions: partitions(&image.contents), fault: None })
+fn receive(
+    local: &LocalNode,
+    name: FileName,
+    length: Option<u64>,
+    mut pieces: mpsc::Receiver<Piece>,
+    job: &Running,
+) -> Result<(), StorageError> {
+    let claim = local.claims.write(name.as_str())?;
+    let last = local.path(&name);
+    if last.exists() {
+        let what = format!("there is a master {name} already; choose another name, or delete it first");
+        return Err(StorageError::new("master_exists", 409, what));
     }
+    let needed = length.unwrap_or(BLOCK_BYTES);
+    let (part, file) = Part::create(local.part_path(&name), claim).map_err(|e| local.write_error(needed, &e))?;
+    let kept = file.try_clone().map_err(|e| local.folder_error(&e))?;
+    let (mut writer, mut hash) = (SparseWriter::new(file), Sha256::new());
+    job.begin()?;
+    loop {
+        match pieces.blocking_recv() {
+            Some(Piece::Octets(octets)) => {
+                hash.update(&octets);
+                writer.push(&octets).map_err(|e| local.write_error(needed.max(writer.length()), &e))?;
+                job.add(u64::try_from(octets.len()).unwrap_or(u64::MAX)).map_err(|e| job.explain(local.folder_error(&e)))?;
+            }
+            Some(Piece::End) => break,
+            None => return Err(interrupted("the sender went away")),
+        }
+    }
+    let size_bytes = writer.finish().map_err(|e| local.write_error(needed, &e))?;
+    if length.is_some_and(|l| l != size_bytes) {
+        return Err(interrupted(&format!("{size_bytes} bytes came, {} were announced", length.unwrap_or_default())));
+    }
+    image::check_master(part.path())?;
+    job.commit()?;
+    let _held = part.finish(&last).map_err(|e| local.write_error(needed, &e))?;
+    local.catalog.learn(&name, &kept, hex::encode(hash.finalize()));
+    Ok(())
 }
 
 async fn feed<B>(body: &mut B, sender: &mpsc::Sender<Piece>) -> Result<(), StorageError>
@@ -153,16 +170,4 @@ where
 
 fn interrupted(why: &str) -> StorageError {
     StorageError::new("interrupted", 400, format!("the image did not arrive whole ({why}); send it again"))
-}
-
-fn partitions(contents: &Contents) -> Vec<MasterPartition> {
-    let Contents::Table(table) = contents else { return Vec::new() };
-    let blocks = |p: &kurrent_core::gpt::Partition| p.last_block.saturating_sub(p.first_block).saturating_add(1);
-    let view = |p: &kurrent_core::gpt::Partition| MasterPartition {
-        number: p.number,
-        kind: p.kind.to_string(),
-        label: p.label.clone(),
-        size_bytes: blocks(p).saturating_mul(BLOCK_BYTES),
-    };
-    table.partitions.iter().map(view).collect()
 }

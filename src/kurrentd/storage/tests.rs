@@ -5,9 +5,13 @@ use crate::shared::{Shared, SharedRef};
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame};
 use kurrent_core::config::Config;
+use kurrent_core::ledger::Change;
+use kurrent_core::placement::Wanted;
 use std::os::unix::fs::MetadataExt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+
+mod nodes;
 
 const WITHIN: Duration = Duration::from_secs(20);
 const MASTER_BYTES: usize = 4 << 20;
@@ -46,7 +50,8 @@ impl Bench {
     }
 
     fn files(&self) -> Vec<String> {
-        list(&self.folder.path().join("disks")).unwrap().into_iter().map(|(name, _)| name).collect()
+        let all = list(&self.folder.path().join("disks")).unwrap().into_iter().map(|(name, _)| name);
+        all.filter(|name| name != ".masters.cache.json").collect()
     }
 
     async fn import(&self, name: &str, octets: Vec<u8>, length: Option<u64>) -> Result<Master, StorageError> {
@@ -54,20 +59,28 @@ impl Bench {
     }
 
     async fn create(&self, worker: &str, version: &str, content: Content) -> Result<Disk, StorageError> {
-        let request =
-            NewDisk { worker: worker.parse().unwrap(), os: "debian".parse().unwrap(), os_version: version.parse().unwrap(), content };
+        let request = NewDisk::anywhere(worker.parse().unwrap(), "debian".parse().unwrap(), version.parse().unwrap(), content);
         let job = match self.storage().create_disk(request, "test").await? {
             Created::Disk(disk) => return Ok(disk),
             Created::Job(job) => job,
         };
+        let view = self.ended(&job).await;
+        match view.state {
+            JobState::Done => Ok(view.disk.unwrap()),
+            JobState::Cancelled => Err(StorageError::new("cancelled", 409, "cancelled".into())),
+            _ => Err(StorageError::new(view.code.unwrap(), 500, view.detail.unwrap())),
+        }
+    }
+
+    /// The job when it has ended.
+    async fn ended(&self, job: &str) -> JobView {
         let deadline = std::time::Instant::now() + WITHIN;
         loop {
-            let view = self.storage().job(&job).unwrap();
-            match view.state {
-                "done" => return Ok(view.disk.unwrap()),
-                "failed" => return Err(StorageError::new(view.code.unwrap(), 500, view.detail.unwrap())),
-                _ => assert!(std::time::Instant::now() < deadline, "{view:?}"),
+            let view = self.storage().jobs().view(job).unwrap();
+            if view.state.is_final() {
+                return view;
             }
+            assert!(std::time::Instant::now() < deadline, "{view:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -211,14 +224,10 @@ async fn a_disk_keeps_its_file_when_nobody_knows_whether_its_record_was_written(
         let audit = crate::audit::Audit::open(&config.state_dir).unwrap();
         let ledger = LedgerHandle::start(files, ledger, audit);
         ledger.submit(Change::CreateWorker { worker: "w1".parse().unwrap() }, "test").await.unwrap();
-        let storage = Storage::open(&config.agent, ledger).unwrap();
+        let storage = Storage::open(&config.agent, ledger, TargetHandle::default()).unwrap();
         *broken.lock().unwrap() = true;
-        let request = NewDisk {
-            worker: "w1".parse().unwrap(),
-            os: "debian".parse().unwrap(),
-            os_version: "13".parse().unwrap(),
-            content: Content::Empty(1 << 20),
-        };
+        let (os, version) = ("debian".parse().unwrap(), "13".parse().unwrap());
+        let request = NewDisk::anywhere("w1".parse().unwrap(), os, version, Content::Empty(1 << 20));
         let refused = storage.create_disk(request, "test").await.unwrap_err();
         assert_eq!(refused.code, code, "{refused}");
         let left: Vec<LeftoverKind> = storage.leftovers().await.unwrap().into_iter().map(|l| l.kind).collect();

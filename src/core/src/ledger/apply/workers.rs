@@ -53,8 +53,9 @@ impl Next {
         Ok(Outcome::Done)
     }
 
-    pub(super) fn add_disk(&mut self, id: &WorkerId, disk: Disk) -> Result<Outcome, Rejected> {
+    pub(super) fn add_disk(&mut self, id: &WorkerId, mut disk: Disk) -> Result<Outcome, Rejected> {
         let mut worker = self.worker(id)?;
+        disk.remark = checked_note(disk.remark)?;
         if worker.disks.iter().any(|d| d.os == disk.os && d.os_version == disk.os_version) {
             let detail = format!("Worker {id} has a disk for {} {} already; delete that first", disk.os, disk.os_version);
             return Err(rejected(409, "disk_exists", detail));

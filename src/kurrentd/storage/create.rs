@@ -1,0 +1,219 @@
+//! Creating disks: placed, made as a file on the chosen node, then recorded.
+
+use super::claims::Claim;
+use super::jobs::{CANCELLED, Kind, Made, Running};
+use super::node::{Draft, Hold, StorageNode};
+use super::{Storage, StorageError, blocking};
+use crate::ledger::SubmitError;
+use kurrent_core::id::{AgentName, OsName, OsTag, OsVersion, WorkerId, disk_file_name, disk_nqn};
+use kurrent_core::ledger::{Change, Disk, DiskSource};
+use kurrent_core::placement::{Content, Placement, Wanted, plan};
+use kurrent_sys::{clock, entropy};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// The longest text that goes into a Worker's record, in characters.
+const ERROR_CHARS: usize = 1000;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct NewDisk {
+    /// Whose, what, where.
+    pub wanted: Wanted,
+    /// What people wrote down.
+    pub remark: String,
+}
+
+impl NewDisk {
+    /// Wherever there is room, without a remark.
+    #[must_use]
+    pub fn anywhere(worker: WorkerId, os: OsName, os_version: OsVersion, content: Content) -> Self {
+        Self { wanted: Wanted { worker, os, os_version, content, pin: None }, remark: String::new() }
+    }
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(clippy::large_enum_variant)] // One per request, moved once.
+pub enum Created {
+    /// The disk is there.
+    Disk(Disk),
+    /// It is being copied; see `GET /v1/jobs/{id}`.
+    Job(String),
+}
+
+/// A disk whose file is being made.
+pub(super) struct Making {
+    disk: Disk,
+    worker: WorkerId,
+    node: Arc<dyn StorageNode>,
+    draft: Box<dyn Draft>,
+    /// Nobody else makes this system for this Worker meanwhile.
+    _wanted: Claim,
+}
+
+impl Storage {
+    /// Creates a disk. A clone by reference is done on return; a copy goes on as a job. The record follows the durable file. The
+    /// work does not end when the caller goes away.
+    ///
+    /// # Errors
+    /// What [`plan`] refuses, `busy`, `disk_full`, what [`super::image::check_master`] says, what the ledger says. Nothing is left
+    /// behind.
+    pub async fn create_disk(&self, request: NewDisk, actor: &str) -> Result<Created, StorageError> {
+        let (storage, actor) = (self.clone(), actor.to_owned());
+        let work = tokio::spawn(async move { storage.create(request, actor).await });
+        work.await.unwrap_or_else(|_| Err(StorageError::new("internal", 500, "the work was ended; see the log".into())))
+    }
+
+    async fn create(self, request: NewDisk, actor: String) -> Result<Created, StorageError> {
+        let ledger = self.0.ledger.snapshot();
+        let nodes = self.probe_all(&ledger).await;
+        let placed = plan(&ledger, &nodes, std::slice::from_ref(&request.wanted)).pop();
+        let placed = placed.ok_or_else(|| StorageError::new("internal", 500, "nothing was planned".into()))??;
+        let making = self.begin(request.clone(), placed).await?;
+        if !making.draft.must_copy() {
+            let worker = making.worker.clone();
+            let disk = self.record(making, &actor).await?;
+            self.tell_worker(&worker, None).await;
+            return Ok(Created::Disk(disk));
+        }
+        let job = Arc::new(self.0.jobs.start(Kind::Clone, words(&request.wanted), making.draft.size_bytes())?);
+        let id = job.id().to_owned();
+        tokio::spawn(async move {
+            let worker = making.worker.clone();
+            let made = async {
+                let _turn = job.turn(&self.0.copies).await?;
+                self.carry_out(making, &job, &actor).await
+            };
+            let made = made.await;
+            self.end(&job, &worker, made).await;
+        });
+        Ok(Created::Job(id))
+    }
+
+    /// Makes one disk of a batch where the plan says, as a job.
+    pub(super) async fn create_planned(self, request: NewDisk, placed: Placement, job: Running, actor: String) {
+        let (worker, job) = (request.wanted.worker.clone(), Arc::new(job));
+        let made = async {
+            let _turn = job.turn(&self.0.copies).await?;
+            let making = self.begin(request, placed).await?;
+            self.carry_out(making, &job, &actor).await
+        };
+        let made = made.await;
+        self.end(&job, &worker, made).await;
+    }
+
+    /// The unfinished file on its node.
+    pub(super) async fn begin(&self, request: NewDisk, placed: Placement) -> Result<Making, StorageError> {
+        let NewDisk { wanted, remark } = request;
+        let claim = self.0.wanted.write(format!("the disk for {} {} of {}", wanted.os, wanted.os_version, wanted.worker))?;
+        let node = self.node(&placed.agent);
+        let mut disk = self.new_disk(&wanted, placed, remark);
+        let (drafting, file, content) = (Arc::clone(&node), disk.filename.clone(), wanted.content);
+        let draft = blocking(move || drafting.draft(&file, &content)).await?;
+        disk.size_bytes = draft.size_bytes();
+        if let DiskSource::Master { digest, .. } = &mut disk.source {
+            *digest = draft.digest();
+        }
+        Ok(Making { disk, worker: wanted.worker, node, draft, _wanted: claim })
+    }
+
+    async fn carry_out(&self, mut making: Making, job: &Arc<Running>, actor: &str) -> Result<Made, StorageError> {
+        let (worker, copying) = (making.worker.clone(), Arc::clone(job));
+        let making = blocking(move || making.draft.copy(&copying).map(|()| making)).await?;
+        job.commit()?;
+        let disk = self.record(making, actor).await?;
+        Ok(Made::Disk(worker, Box::new(disk)))
+    }
+
+    /// Tells the job's end to whoever watches it, and a failure to whoever looks at the Worker.
+    async fn end(&self, job: &Running, worker: &WorkerId, made: Result<Made, StorageError>) {
+        match &made {
+            Ok(_) => self.tell_worker(worker, None).await,
+            Err(error) if error.code == CANCELLED => tracing::info!(job = job.id(), "storage: a job was cancelled"),
+            Err(error) => {
+                tracing::warn!(job = job.id(), %error, "storage: a job failed");
+                self.tell_worker(worker, Some(error)).await;
+            }
+        }
+        job.finish(made);
+    }
+
+    /// Keeps what failed last in the Worker's record; a success clears it.
+    async fn tell_worker(&self, worker: &WorkerId, failed: Option<&StorageError>) {
+        let error: String = failed.map(|e| e.detail.chars().filter(|c| !c.is_control()).take(ERROR_CHARS).collect()).unwrap_or_default();
+        let known = self.0.ledger.snapshot().workers.get(worker).map(|w| w.error.clone());
+        if known.is_none_or(|known| known == error) {
+            return;
+        }
+        if let Err(refused) = self.0.ledger.submit(Change::SetWorkerError { worker: worker.clone(), error }, "system").await {
+            tracing::warn!(%worker, error = %refused, "storage: what became of a disk is not in the Worker's record");
+        }
+    }
+
+    pub(super) fn new_disk(&self, wanted: &Wanted, placed: Placement, remark: String) -> Disk {
+        let source = match &wanted.content {
+            Content::Master(name) => DiskSource::Master { name: name.clone(), digest: None },
+            Content::Empty(_) => DiskSource::Empty,
+        };
+        let os_tag = OsTag::from_random(entropy::random());
+        Disk {
+            nqn: disk_nqn(&self.0.nqn_base, &wanted.worker, &wanted.os, &os_tag),
+            filename: disk_file_name(&wanted.worker, &wanted.os, &os_tag),
+            os_tag,
+            os: wanted.os.clone(),
+            os_version: wanted.os_version.clone(),
+            agent: placed.agent,
+            size_bytes: placed.size_bytes,
+            uuid: uuid::Builder::from_random_bytes(entropy::random()).into_uuid(),
+            source,
+            remark,
+            created_at: clock::now().wall,
+        }
+    }
+
+    /// Makes the file durable under its name, then the record; without a record the file goes again. When nobody knows whether
+    /// there is a record, the file stays: a restart finds its record, or lists it as left over.
+    async fn record(&self, making: Making, actor: &str) -> Result<Disk, StorageError> {
+        let Making { disk, worker, node, draft, _wanted } = making;
+        let hold: Hold = blocking(move || draft.finish()).await?;
+        let submitted = self.0.ledger.submit(Change::AddDisk { worker, disk: disk.clone() }, actor).await;
+        if let Err(in_doubt @ SubmitError::InDoubt(_)) = submitted {
+            tracing::error!(file = %disk.filename, "storage: whether this disk has a record is unknown until a restart; its file is kept");
+            return Err(in_doubt.into());
+        }
+        drop(hold);
+        if let Err(refused) = submitted {
+            let file = disk.filename.clone();
+            if let Err(error) = blocking(move || node.remove(&file)).await {
+                tracing::warn!(file = %disk.filename, %error, "storage: a disk without record is left over");
+            }
+            return Err(refused.into());
+        }
+        Ok(disk)
+    }
+}
+
+/// What a job does, for people.
+pub(super) fn words(wanted: &Wanted) -> String {
+    let Wanted { worker, os, os_version, content, .. } = wanted;
+    let (space, version) = if os_version.as_str().is_empty() { ("", "") } else { (" ", os_version.as_str()) };
+    match content {
+        Content::Master(master) => format!("cloning {master} for {worker} ({os}{space}{version})"),
+        Content::Empty(size_bytes) => format!("making an empty disk of {size_bytes} bytes for {worker} ({os}{space}{version})"),
+    }
+}
+
+/// The kind of job that makes it.
+pub(super) fn kind(content: &Content) -> Kind {
+    match content {
+        Content::Master(_) => Kind::Clone,
+        Content::Empty(_) => Kind::Create,
+    }
+}
+
+/// For a file that is here already.
+pub(super) fn here(size_bytes: u64) -> Placement {
+    Placement { agent: AgentName::local(), size_bytes }
+}
