@@ -8,18 +8,20 @@
 //!
 //! From `ending` on the result is being recorded: what is recorded is not taken back by a cancel, but deleted by its own call.
 
+mod view;
+
 use super::StorageError;
 use kurrent_core::id::{FileName, WorkerId};
 use kurrent_core::ledger::Disk;
 use kurrent_core::time::Wall;
 use kurrent_sys::{clock, entropy};
-use serde::Serialize;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast};
+pub use view::{JobState, JobView, Kind};
 
 /// The oldest finished job is forgotten beyond this many.
 const KEPT: usize = 256;
@@ -29,47 +31,6 @@ const MOST_UNFINISHED: usize = 512;
 const NEWS: usize = 256;
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_millis(250);
-
-/// What a job does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Makes a disk from a master.
-    Clone,
-    /// Makes an empty disk.
-    Create,
-    /// Receives a master.
-    Import,
-}
-
-/// Where a job stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum JobState {
-    /// For others to end.
-    Waiting,
-    /// At work.
-    Running,
-    /// Asked to stop; it clears away what it made.
-    Cancelling,
-    /// Its result is there.
-    Done,
-    /// It made nothing.
-    Failed,
-    /// It was stopped and left nothing.
-    Cancelled,
-}
-
-impl JobState {
-    /// Whether nothing more comes.
-    #[must_use]
-    pub fn is_final(self) -> bool {
-        match self {
-            Self::Waiting | Self::Running | Self::Cancelling => false,
-            Self::Done | Self::Failed | Self::Cancelled => true,
-        }
-    }
-}
 
 /// What a job made.
 #[derive(Clone, Debug)]
@@ -88,45 +49,6 @@ enum State {
     Done(Made),
     Failed(StorageError),
     Cancelled,
-}
-
-/// What `GET /v1/jobs/{id}` shows.
-#[derive(Clone, Debug, Serialize)]
-pub struct JobView {
-    /// Its name.
-    pub id: String,
-    /// What kind of work it is.
-    pub kind: Kind,
-    /// What it does, in words.
-    pub what: String,
-    /// Where it stands.
-    pub state: JobState,
-    /// Bytes handled so far.
-    pub done_bytes: u64,
-    /// Bytes to handle; 0 when that is not known.
-    pub total_bytes: u64,
-    /// Bytes a second, on average.
-    pub bytes_per_second: u64,
-    /// When it was asked for.
-    pub started_at: Wall,
-    /// When it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub finished_at: Option<Wall>,
-    /// Why it takes so long, if there is something to know.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub warning: String,
-    /// Path of what it made, when done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub result: Option<String>,
-    /// The disk, when done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disk: Option<Disk>,
-    /// Stable code of the failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<&'static str>,
-    /// The failure in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub detail: Option<String>,
 }
 
 struct Job {

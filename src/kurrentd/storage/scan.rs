@@ -75,8 +75,7 @@ fn hear(ears: Option<&mut Inotify>) -> bool {
         return false;
     }
     let mut events = [0; 4096];
-    let heard = ears.read_events(&mut events).is_ok_and(|mut all| all.next().is_some());
-    heard
+    ears.read_events(&mut events).is_ok_and(|mut all| all.next().is_some())
 }
 
 fn notice(inner: &Inner, known: &mut BTreeSet<FileName>) {
