@@ -1,21 +1,35 @@
-//! The command line.
+//! The command line. One file per noun; every command carries an example, and a test tries each of them.
+
+pub mod context;
+pub mod device;
+pub mod disk;
+pub mod node;
+pub mod system;
+pub mod values;
+pub mod worker;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use kurrent_core::id::{FileName, MacAddr, OsName, OsTag, OsVersion, WorkerId};
 use std::path::PathBuf;
 
 const AFTER: &str = "\
-Exit codes:
-  0 done                        4 the token is missing or wrong
-  1 failed                      5 what was named is not there
-  2 the command line is wrong   6 refused; the message says why and what to do
-  3 the appliance can not be reached
+Which appliance, and who asks:
+  Flags come before the environment, the environment before the current context (`kurrent context --help`).
+  KURRENT_URL, KURRENT_TOKEN_FILE, KURRENT_TOKEN and KURRENT_CONTEXT are read. The token is never on the command line, where
+  every user of this host could read it, and a context's token goes to that context's address only.
+  The appliance's console shows the first-run token.
 
-The token is read from --token-file, KURRENT_TOKEN_FILE or KURRENT_TOKEN, never from the command line, where every user of
-this host could read it. The appliance's console shows the first-run token.
+Questions:
+  On a terminal, a command that cuts machines off or destroys data asks first; --yes answers it. Scripts and pipes are not asked.
+
+Exit codes:
+  0 done                                    5 what was named is not there
+  1 failed                                  6 refused; the message says why and what to do
+  2 the command line is wrong               7 it changed meanwhile, or the outcome is unknown: look, then ask again
+  3 the appliance can not be reached        8 done in part: the answer lists what failed
+  4 the token is missing or wrong         130 ended with Ctrl-C
 
 Examples:
-  export KURRENT_URL=http://10.77.0.1:8080 KURRENT_TOKEN_FILE=~/.kurrent-token
+  kurrent context add lab --url http://10.77.0.1:8080 --token-file ~/.kurrent-token
   kurrent status
   kurrent window open --minutes 10              # let new machines register themselves
   kurrent device knocking                       # who would like to
@@ -23,19 +37,22 @@ Examples:
   kurrent master import debian_tpl_12.img
   kurrent disk create w1 --os debian --os-version 12 --master debian_tpl_12.img
   kurrent device bind 52:54:00:12:34:56 w1      # the waiting machine boots as w1
-  kurrent device timeline 52:54:00:12:34:56     # where its boot is
+  kurrent explain device 52:54:00:12:34:56      # why it boots, or why not
   kurrent audit --device 52:54:00:12:34:56";
 
 /// Operates a Kurrent appliance.
 #[derive(Debug, Parser)]
 #[command(name = "kurrent", version, after_help = AFTER)]
 pub struct Arguments {
-    /// Where the API is.
-    #[arg(long, global = true, env = "KURRENT_URL", default_value = "http://127.0.0.1:8080")]
-    pub url: String,
-    /// File that holds the token.
-    #[arg(long, global = true, env = "KURRENT_TOKEN_FILE")]
+    /// Where the API is: http://ADDRESS:8080 [env: KURRENT_URL].
+    #[arg(long, global = true)]
+    pub url: Option<String>,
+    /// File that holds the token [env: KURRENT_TOKEN_FILE].
+    #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// An appliance from the contexts file [env: KURRENT_CONTEXT].
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
     /// Form of the answer.
     #[arg(short, long, global = true, value_enum, default_value_t = Form::Table)]
     pub output: Form,
@@ -55,331 +72,108 @@ pub enum Form {
     Yaml,
 }
 
+/// How much of a list, and for how long.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Listing {
+    /// At most so many; without it all, however many pages that takes.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+    #[command(flatten)]
+    pub look: Look,
+}
+
+/// For how long to look.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Look {
+    /// Keep looking until Ctrl-C: redrawn on a terminal, elsewhere only what changes.
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+/// Whether to ask.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Sure {
+    /// Do not ask.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// How the appliance is.
-    Status,
-    /// The registration window: while it is open, new machines with a key register themselves.
-    #[command(subcommand)]
-    Window(Window),
+    #[command(after_help = "Example:\n  kurrent status --watch")]
+    Status(Look),
+    /// Why something is as it is, in plain words.
+    #[command(subcommand, after_help = "Example:\n  kurrent explain device 52:54:00:12:34:56")]
+    Explain(system::Explain),
+    /// What changes, as it changes.
+    #[command(after_help = "Examples:\n  kurrent events\n  kurrent events --count 1 -o json      # wait for the next one")]
+    Events(system::Events),
     /// Machines.
-    #[command(subcommand)]
-    Device(Device),
+    #[command(subcommand, after_help = "Example:\n  kurrent device list --state pooled")]
+    Device(device::Device),
     /// Compute identities.
-    #[command(subcommand)]
-    Worker(Worker),
+    #[command(subcommand, after_help = "Example:\n  kurrent worker create w1")]
+    Worker(worker::Worker),
     /// System disks.
-    #[command(subcommand)]
-    Disk(Disk),
-    /// Master images.
-    #[command(subcommand)]
-    Master(Master),
-    /// DHCP leases.
-    #[command(subcommand)]
-    Lease(Lease),
+    #[command(subcommand, after_help = "Example:\n  kurrent disk list w1")]
+    Disk(disk::Disk),
+    /// Master images: disks are cloned from them.
+    #[command(subcommand, after_help = "Example:\n  kurrent master import debian_tpl_12.img")]
+    Master(disk::Master),
+    /// Disk files that no record names: kept, or cut off while they were written.
+    #[command(subcommand, after_help = "Example:\n  kurrent leftover list")]
+    Leftover(disk::Leftover),
     /// Long work.
-    #[command(subcommand)]
-    Job(Job),
-    /// Who did what, when, with which result.
-    Audit(Audit),
+    #[command(subcommand, after_help = "Example:\n  kurrent job list --watch")]
+    Job(disk::Job),
+    /// Storage nodes.
+    #[command(subcommand, after_help = "Example:\n  kurrent agent list")]
+    Agent(node::Agent),
+    /// Orders by which a storage node may join.
+    #[command(subcommand, after_help = "Example:\n  kurrent join-token create --minutes 30")]
+    JoinToken(node::JoinToken),
+    /// The registration window: while it is open, new machines with a key register themselves.
+    #[command(subcommand, after_help = "Example:\n  kurrent window open --minutes 10")]
+    Window(system::Window),
+    /// What holds for the whole appliance.
+    #[command(subcommand, after_help = "Example:\n  kurrent settings show")]
+    Settings(system::Settings),
+    /// DHCP leases.
+    #[command(subcommand, after_help = "Example:\n  kurrent lease list")]
+    Lease(system::Lease),
+    /// What Workers authenticate to their disks with; never the secrets themselves.
+    #[command(subcommand, after_help = "Example:\n  kurrent credentials list")]
+    Credentials(system::Credentials),
     /// What the kernel exports, and who is connected.
-    Target,
-}
-
-/// Window commands.
-#[derive(Debug, Subcommand)]
-pub enum Window {
-    /// Open it.
-    Open {
-        /// How long, 1 to 60; without it what the appliance's configuration says.
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=60))]
-        minutes: Option<u32>,
+    #[command(after_help = "Example:\n  kurrent target --watch")]
+    Target(Look),
+    /// Who did what, when, with which result.
+    #[command(after_help = "Example:\n  kurrent audit --device 52:54:00:12:34:56 --since 2026-11-30T00:00:00Z")]
+    Audit(system::Audit),
+    /// Save ledgers and secrets, sealed with a passphrase.
+    #[command(
+        after_help = "Examples:\n  kurrent backup monday.kurrent\n  kurrent backup monday.kurrent --passphrase-file ~/.kurrent-passphrase"
+    )]
+    Backup(system::Backup),
+    /// Put a backup in the place of what the appliance has.
+    #[command(after_help = "Examples:\n  kurrent restore monday.kurrent --dry-run\n  kurrent restore monday.kurrent")]
+    Restore(system::Restore),
+    /// The API itself.
+    #[command(subcommand, after_help = "Example:\n  kurrent api openapi > openapi.json")]
+    Api(system::Api),
+    /// Appliances this user works with.
+    #[command(subcommand, after_help = context::AFTER)]
+    Context(context::Context),
+    /// Completions for a shell.
+    #[command(after_help = "Example:\n  kurrent completions bash > ~/.local/share/bash-completion/completions/kurrent")]
+    Completions {
+        /// Which.
+        #[arg(value_parser = clap::builder::EnumValueParser::<clap_complete::Shell>::new())]
+        shell: clap_complete::Shell,
     },
-    /// Close it.
-    Close,
-    /// Whether it is open.
-    Show,
-}
-
-/// Device commands.
-#[derive(Debug, Subcommand)]
-pub enum Device {
-    /// All devices.
-    List {
-        /// Only those in this state.
-        #[arg(long, value_parser = ["pooled", "bound", "revoked"])]
-        state: Option<String>,
-        /// Only the one bound to this Worker.
-        #[arg(long)]
-        worker: Option<WorkerId>,
-    },
-    /// One device.
-    Get {
-        /// Its MAC address.
-        mac: MacAddr,
-    },
-    /// Add a device to the pool by hand.
-    Register {
-        /// Its MAC address.
-        mac: MacAddr,
-        /// Its public key: ed25519:HEX or p256:HEX.
-        #[arg(long, conflicts_with = "admit")]
-        public_key: Option<String>,
-        /// Take the key that it reported while it was knocking.
-        #[arg(long)]
-        admit: bool,
-        /// Only if that key has this hash: the one that `device knocking` showed.
-        #[arg(long, requires = "admit")]
-        public_key_hash: Option<String>,
-        /// It may boot without a key (BIOS machines).
-        #[arg(long)]
-        keyless_allowed: bool,
-        /// Free text.
-        #[arg(long, default_value = "")]
-        note: String,
-    },
-    /// Make it boot as a Worker.
-    Bind {
-        /// Its MAC address.
-        mac: MacAddr,
-        /// The Worker.
-        worker: WorkerId,
-        /// Displace the device or the binding that stands in the way.
-        #[arg(long)]
-        force: bool,
-    },
-    /// Return it to the pool; the Worker keeps its disks.
-    Unbind {
-        /// Its MAC address.
-        mac: MacAddr,
-    },
-    /// Shut it out: no lease, no boot, no disk; a live session is cut.
-    Revoke {
-        /// Its MAC address.
-        mac: MacAddr,
-    },
-    /// Forget a revoked device.
-    Purge {
-        /// Its MAC address.
-        mac: MacAddr,
-    },
-    /// Let its next report set a new key, once.
-    Rekey {
-        /// Its MAC address.
-        mac: MacAddr,
-        /// How long the order stands; 0 withdraws it.
-        #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(0..=60))]
-        minutes: u32,
-    },
-    /// Replace its labels.
-    Label {
-        /// Its MAC address.
-        mac: MacAddr,
-        /// KEY=VALUE; none removes all.
-        #[arg(value_parser = label)]
-        labels: Vec<(String, String)>,
-    },
-    /// What its latest boot has done, step by step.
-    Timeline {
-        /// Its MAC address.
-        mac: MacAddr,
-    },
-    /// Unknown machines that reported themselves while they could not be admitted.
-    Knocking,
-}
-
-/// Worker commands.
-#[derive(Debug, Subcommand)]
-pub enum Worker {
-    /// All Workers.
-    List,
-    /// One Worker.
-    Get {
-        /// Its name.
-        worker: WorkerId,
-    },
-    /// Create one.
-    Create {
-        /// Its name, also its hostname.
-        worker: WorkerId,
-    },
-    /// Delete one: its device returns to the pool.
-    Delete {
-        /// Its name.
-        worker: WorkerId,
-        /// Also the files of its disks; else they are kept.
-        #[arg(long)]
-        delete_files: bool,
-    },
-    /// Replace its boot overrides; what is not given is the appliance's choice.
-    Boot {
-        /// Its name.
-        worker: WorkerId,
-        /// How it reaches its disk: nvme. iscsi is not in this version.
-        #[arg(long)]
-        method: Option<String>,
-        /// Whose kernel it runs: appliance. disk is not in this version.
-        #[arg(long)]
-        kernel: Option<String>,
-    },
-}
-
-/// Disk commands.
-#[derive(Debug, Subcommand)]
-pub enum Disk {
-    /// The disks of a Worker.
-    List {
-        /// The Worker.
-        worker: WorkerId,
-    },
-    /// Create a disk: a clone of a master, or an empty one.
-    Create(CreateDisk),
-    /// Delete a disk; the default passes to the newest remaining one.
-    Delete {
-        /// The Worker.
-        worker: WorkerId,
-        /// The disk's tag.
-        os_tag: OsTag,
-        /// Also its file; else that is kept.
-        #[arg(long)]
-        delete_file: bool,
-    },
-    /// Choose the disk that boots.
-    Default {
-        /// The Worker.
-        worker: WorkerId,
-        /// The disk's tag.
-        os_tag: OsTag,
-    },
-}
-
-/// `disk create`.
-#[derive(Debug, Args)]
-pub struct CreateDisk {
-    /// The Worker.
-    pub worker: WorkerId,
-    /// Operating system, for people: debian.
-    #[arg(long)]
-    pub os: OsName,
-    /// Its version, for people: 12.
-    #[arg(long, default_value = "")]
-    pub os_version: OsVersion,
-    /// Clone this master.
-    #[arg(long, required_unless_present = "size", conflicts_with = "size")]
-    pub master: Option<FileName>,
-    /// Make an empty disk of this size: 10G, 512M or bytes.
-    #[arg(long, value_parser = size)]
-    pub size: Option<u64>,
-    /// Answer with the job instead of waiting for a long copy.
-    #[arg(long)]
-    pub no_wait: bool,
-}
-
-/// Master commands.
-#[derive(Debug, Subcommand)]
-pub enum Master {
-    /// All masters.
-    List,
-    /// Send an image to the appliance.
-    Import {
-        /// The image: raw, 4K-native GPT.
-        file: PathBuf,
-        /// Its name there, with _tpl_ in it; else the file's own name.
-        #[arg(long)]
-        name: Option<FileName>,
-    },
-}
-
-/// Lease commands.
-#[derive(Debug, Subcommand)]
-pub enum Lease {
-    /// All leases.
-    List,
-}
-
-/// Job commands.
-#[derive(Debug, Subcommand)]
-pub enum Job {
-    /// All jobs since the daemon started.
-    List,
-    /// One job.
-    Get {
-        /// Its id.
-        id: String,
-    },
-    /// Wait until it is done.
-    Wait {
-        /// Its id.
-        id: String,
-    },
-}
-
-/// `audit`.
-#[derive(Debug, Args)]
-pub struct Audit {
-    /// Only this device.
-    #[arg(long)]
-    pub device: Option<MacAddr>,
-    /// Only this verb: bind, report, boot-vars, …
-    #[arg(long)]
-    pub verb: Option<String>,
-    /// Only this result: ok, no_key, …
-    #[arg(long)]
-    pub result: Option<String>,
-    /// Only from this time on (RFC 3339).
-    #[arg(long)]
-    pub since: Option<String>,
-    /// The latest so many.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub limit: u32,
-}
-
-fn label(text: &str) -> Result<(String, String), String> {
-    text.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).ok_or_else(|| "write KEY=VALUE".to_owned())
-}
-
-/// `10G`, `512M`, `64K`, `4096`: powers of 1024.
-fn size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.strip_suffix(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']) {
-        None => (text, 0),
-        Some(digits) => match text.to_ascii_uppercase().chars().last() {
-            Some('K') => (digits, 10),
-            Some('M') => (digits, 20),
-            Some('G') => (digits, 30),
-            _ => (digits, 40),
-        },
-    };
-    let wrong = || "write a size like 10G, 512M or a number of bytes".to_owned();
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_well_formed() {
-        Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes_are_read_as_people_write_them() {
-        for (text, expected) in [
-            ("4096", Some(4096)),
-            ("64K", Some(65536)),
-            ("1m", Some(1 << 20)),
-            ("10G", Some(10 << 30)),
-            ("2T", Some(2 << 40)),
-            ("", None),
-            ("G", None),
-            ("1.5G", None),
-            ("-1", None),
-            ("99999999999G", None),
-        ] {
-            assert_eq!(size(text).ok(), expected, "{text}");
-        }
-    }
-}
+mod tests;

@@ -1,22 +1,26 @@
 //! HTTP/1.1 to the API: one connection per request, deadlines, and errors that say what to check.
+//!
+//! Every POST has an `Idempotency-Key`. When the connection is lost before the answer, a GET and a POST are sent once more, the
+//! POST with the same key: the appliance gives the first answer again, and nothing is done twice.
 
-use crate::failure::{Failure, Problem};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Bytes};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
-use hyper::{Method, Request, Uri};
+mod answer;
+
+use crate::connection::Connection;
+use crate::failure::Failure;
+pub use answer::Answer;
+use http_body_util::Full;
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, IF_MATCH};
+use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use std::path::Path;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// A change answers when the data plane has followed.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// A ledger of 20,000 devices is about this large.
-const MAX_ANSWER_OCTETS: usize = 128 * 1024 * 1024;
-const MAX_TOKEN_OCTETS: u64 = 4096;
+const JSON: &str = "application/json";
 
 /// Where the API is, and who asks.
 pub struct Client {
@@ -26,10 +30,33 @@ pub struct Client {
     authorization: HeaderValue,
 }
 
+/// What is asked, beside the path.
+#[derive(Clone, Debug, Default)]
+struct Order {
+    content_type: Option<&'static str>,
+    accept: Option<&'static str>,
+    if_match: Option<String>,
+    idempotency_key: Option<String>,
+}
+
+/// Why there is no answer.
+enum NoAnswer {
+    /// Nobody was reached: nothing is done.
+    NotConnected(Failure),
+    /// The connection was lost after that.
+    Lost(String),
+    /// What was asked is at fault.
+    Wrong(Failure),
+}
+
 impl Client {
-    /// Reads the URL and the token.
-    pub fn new(url: &str, token_file: Option<&Path>) -> Result<Self, Failure> {
-        let wrong = |what: &str| Failure::local(format!("{url:?} is no address of an appliance: {what}; write http://ADDRESS:8080"));
+    /// Checks the URL and reads the token.
+    pub fn new(connection: &Connection) -> Result<Self, Failure> {
+        let url = connection.url.as_str();
+        let wrong = |what: &str| {
+            let from = &connection.url_from;
+            Failure::local(format!("{url:?} (from {from}) is no address of an appliance: {what}; write http://ADDRESS:8080"))
+        };
         let uri: Uri = url.parse().map_err(|_| wrong("it does not read as a URL"))?;
         match uri.scheme_str() {
             Some("http") => {}
@@ -40,7 +67,7 @@ impl Client {
             return Err(wrong("it has a path"));
         }
         let host = uri.host().ok_or_else(|| wrong("it has no host"))?.trim_matches(['[', ']']).to_owned();
-        let mut authorization = HeaderValue::from_str(&format!("Bearer {}", token(token_file)?))
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {}", connection.token()?))
             .map_err(|_| Failure::local("the token holds characters that no token has"))?;
         authorization.set_sensitive(true);
         Ok(Self { host, port: uri.port_u16().unwrap_or(80), url: url.trim_end_matches('/').to_owned(), authorization })
@@ -48,20 +75,88 @@ impl Client {
 
     /// `GET`.
     pub async fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.ask(Method::GET, path, None).await
+        Ok(self.get_tagged(path).await?.body)
     }
 
-    /// A request with an optional JSON body.
-    pub async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, Failure> {
-        let octets = body.map(|b| Bytes::from(b.to_string()));
-        let answer = self.send(method, path, Full::new(octets.unwrap_or_default()));
-        tokio::time::timeout(ANSWER_WITHIN, answer)
-            .await
-            .unwrap_or_else(|_| Err(self.unreachable(&format!("no answer within {} s; ask again", ANSWER_WITHIN.as_secs()))))
+    /// `GET`, with the ETag.
+    pub async fn get_tagged(&self, path: &str) -> Result<Answer, Failure> {
+        self.ask(Method::GET, path, None, Order::default()).await
     }
 
-    /// A request with any body; no deadline but that of the connection.
-    pub async fn send<B>(&self, method: Method, path: &str, body: B) -> Result<Value, Failure>
+    /// `POST` of JSON.
+    pub async fn post(&self, path: &str, body: Value) -> Result<Value, Failure> {
+        self.post_if(path, body, None).await
+    }
+
+    /// `POST` of JSON, if what it concerns still has this ETag.
+    pub async fn post_if(&self, path: &str, body: Value, if_match: Option<String>) -> Result<Value, Failure> {
+        let order = Order { idempotency_key: Some(idempotency_key()?), if_match, ..Order::default() };
+        Ok(self.ask(Method::POST, path, Some((JSON, Bytes::from(body.to_string()))), order).await?.body)
+    }
+
+    /// `POST` of a document in another form than JSON.
+    pub async fn post_document(&self, path: &str, content_type: &'static str, octets: Vec<u8>) -> Result<Value, Failure> {
+        let order = Order { idempotency_key: Some(idempotency_key()?), ..Order::default() };
+        Ok(self.ask(Method::POST, path, Some((content_type, Bytes::from(octets))), order).await?.body)
+    }
+
+    /// `PUT`, `PATCH` or `DELETE`; the same twice is not always the same, so a lost connection is told and not tried again.
+    pub async fn change(&self, method: Method, path: &str, body: Option<Value>, if_match: Option<String>) -> Result<Value, Failure> {
+        let body = body.map(|b| (JSON, Bytes::from(b.to_string())));
+        Ok(self.ask(method, path, body, Order { if_match, ..Order::default() }).await?.body)
+    }
+
+    /// `PUT` of a stream; no deadline but that of the connection.
+    pub async fn upload<B>(&self, path: &str, content_type: &'static str, body: B) -> Result<Value, Failure>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync,
+    {
+        let order = Order { content_type: Some(content_type), ..Order::default() };
+        let response = self.send(&Method::PUT, path, body, &order).await.map_err(|e| self.failed(e, true))?;
+        Ok(answer::read(response, &self.url).await?.body)
+    }
+
+    /// `POST` of JSON whose answer is a stream.
+    pub async fn download(&self, path: &str, body: Value) -> Result<Response<Incoming>, Failure> {
+        let order = Order { content_type: Some(JSON), idempotency_key: Some(idempotency_key()?), ..Order::default() };
+        let response = self.send(&Method::POST, path, full(Bytes::from(body.to_string())), &order).await;
+        answer::streamed(response.map_err(|e| self.failed(e, true))?, &self.url).await
+    }
+
+    /// `GET` of server-sent events.
+    pub async fn events(&self, path: &str) -> Result<Response<Incoming>, Failure> {
+        let order = Order { accept: Some("text/event-stream"), ..Order::default() };
+        let response = tokio::time::timeout(ANSWER_WITHIN, self.send(&Method::GET, path, full(Bytes::new()), &order)).await;
+        let response = response.map_err(|_| self.late())?.map_err(|e| self.failed(e, false))?;
+        answer::streamed(response, &self.url).await
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<(&'static str, Bytes)>, mut order: Order) -> Result<Answer, Failure> {
+        order.content_type = body.as_ref().map(|(kind, _)| *kind);
+        let octets = body.map(|(_, octets)| octets).unwrap_or_default();
+        let once = async || {
+            let response = self.send(&method, path, full(octets.clone()), &order).await?;
+            Ok::<_, NoAnswer>(answer::read(response, &self.url).await)
+        };
+        let may_change = method != Method::GET;
+        let repeatable = !may_change || order.idempotency_key.is_some();
+        let asked = async {
+            match once().await {
+                Ok(answer) => answer,
+                Err(NoAnswer::Lost(_)) if repeatable => once().await.map_err(|e| match e {
+                    // The first try may have been heard.
+                    NoAnswer::NotConnected(Failure::Unreachable(why)) if may_change => Failure::Unreachable(doubtful(&why)),
+                    other => self.failed(other, may_change),
+                })?,
+                Err(other) => Err(self.failed(other, may_change)),
+            }
+        };
+        tokio::time::timeout(ANSWER_WITHIN, asked).await.unwrap_or_else(|_| Err(self.late()))
+    }
+
+    /// Sends a request; the head of the answer.
+    async fn send<B>(&self, method: &Method, path: &str, body: B, order: &Order) -> Result<Response<Incoming>, NoAnswer>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync,
@@ -69,64 +164,81 @@ impl Client {
         let connected = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect((self.host.as_str(), self.port))).await;
         let stream = match connected {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(self.unreachable(&format!("{error}; {}", advice(&error)))),
-            Err(_) => return Err(self.unreachable("no answer; check the address, the cable and firewalls between")),
+            Ok(Err(error)) => return Err(NoAnswer::NotConnected(self.unreachable(&format!("{error}; {}", advice(&error))))),
+            Err(_) => {
+                let what = "no answer; check the address, the cable and firewalls between";
+                return Err(NoAnswer::NotConnected(self.unreachable(what)));
+            }
         };
-        let broken = |e: hyper::Error| self.unreachable(&format!("{e}; check that this is the API's port, not the boot plane's"));
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let lost = |e: hyper::Error| NoAnswer::Lost(e.to_string());
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
         tokio::spawn(connection);
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(HOST, format!("{}:{}", self.host, self.port))
             .header(AUTHORIZATION, self.authorization.clone())
-            .header(CONTENT_TYPE, "application/json")
-            .body(body)
-            .map_err(|e| Failure::local(format!("the request can not be made: {e}")))?;
-        let response = sender.send_request(request).await.map_err(broken)?;
-        let status = response.status();
-        let octets = Limited::new(response.into_body(), MAX_ANSWER_OCTETS).collect().await;
-        let octets = octets.map_err(|e| self.unreachable(&format!("the answer was cut: {e}")))?.to_bytes();
-        if status.is_success() {
-            if octets.is_empty() {
-                return Ok(Value::Null);
-            }
-            return serde_json::from_slice(&octets).map_err(|_| self.unreachable("what answers there is not a Kurrent appliance's API"));
+            .header(CONTENT_TYPE, order.content_type.unwrap_or(JSON))
+            .header(ACCEPT, order.accept.unwrap_or(JSON));
+        if let Some(tag) = &order.if_match {
+            request = request.header(IF_MATCH, tag);
         }
-        Err(Failure::Refused(serde_json::from_slice(&octets).unwrap_or_else(|_| Problem {
-            status: status.as_u16(),
-            code: "http".into(),
-            detail: format!("{} answers {status}; check that this is the API's address", self.url),
-        })))
+        if let Some(key) = &order.idempotency_key {
+            request = request.header("idempotency-key", key);
+        }
+        let request = request.body(body);
+        let request = request.map_err(|e| NoAnswer::Wrong(Failure::local(format!("the request can not be made: {e}"))))?;
+        sender.send_request(request).await.map_err(|e| if e.is_user() { NoAnswer::Wrong(Failure::local(chain(&e))) } else { lost(e) })
+    }
+
+    fn failed(&self, error: NoAnswer, may_change: bool) -> Failure {
+        match error {
+            NoAnswer::NotConnected(failure) | NoAnswer::Wrong(failure) => failure,
+            NoAnswer::Lost(why) => {
+                let what = self.at(&format!("the connection was lost: {why}; check that this is the API's port, not the boot plane's"));
+                Failure::Unreachable(if may_change { doubtful(&what) } else { what })
+            }
+        }
+    }
+
+    fn late(&self) -> Failure {
+        self.unreachable(&format!("no answer within {} s; look whether it is done, then ask again", ANSWER_WITHIN.as_secs()))
     }
 
     fn unreachable(&self, what: &str) -> Failure {
-        Failure::Unreachable(format!("{}: {what}", self.url))
+        Failure::Unreachable(self.at(what))
     }
+
+    fn at(&self, what: &str) -> String {
+        format!("{}: {what}", self.url)
+    }
+}
+
+fn full(octets: Bytes) -> Full<Bytes> {
+    Full::new(octets)
+}
+
+fn doubtful(why: &str) -> String {
+    format!("{why}; whether it was done is not known: look before you ask again")
+}
+
+/// 128 random bits: nobody else's key.
+fn idempotency_key() -> Result<String, Failure> {
+    let mut octets = [0; 16];
+    getrandom::fill(&mut octets).map_err(|e| Failure::local(format!("the kernel gives no random numbers: {e}")))?;
+    Ok(octets.iter().map(|o| format!("{o:02x}")).collect())
+}
+
+/// hyper keeps what really happened in its cause.
+fn chain(error: &hyper::Error) -> String {
+    let cause = std::error::Error::source(error);
+    cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 fn advice(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::ConnectionRefused => "is kurrentd running there, and is this its spec.http.apiPort? Set --url or KURRENT_URL",
         std::io::ErrorKind::NetworkUnreachable | std::io::ErrorKind::HostUnreachable => "this host has no way there; check its network",
-        _ => "check the address in --url or KURRENT_URL",
-    }
-}
-
-fn token(file: Option<&Path>) -> Result<String, Failure> {
-    if let Some(path) = file {
-        use std::io::Read;
-        let failed = |e: std::io::Error| Failure::local(format!("the token file {} can not be read: {e}", path.display()));
-        let mut text = String::new();
-        std::fs::File::open(path).map_err(failed)?.take(MAX_TOKEN_OCTETS).read_to_string(&mut text).map_err(failed)?;
-        return Ok(text.trim().to_owned());
-    }
-    match std::env::var("KURRENT_TOKEN") {
-        Ok(token) if !token.trim().is_empty() => Ok(token.trim().to_owned()),
-        _ => Err(Failure::Refused(Problem {
-            status: 401,
-            code: "token_missing".into(),
-            detail: "no token: give --token-file FILE, or set KURRENT_TOKEN_FILE or KURRENT_TOKEN; the appliance's console shows it".into(),
-        })),
+        _ => "check the address in --url, KURRENT_URL or the context",
     }
 }

@@ -3,9 +3,16 @@
 mod arguments;
 mod client;
 mod commands;
+mod confirm;
+mod connection;
+mod contexts;
 mod failure;
 mod output;
+mod progress;
+mod session;
+mod sse;
 mod upload;
+mod watch;
 
 use arguments::Arguments;
 use clap::Parser;

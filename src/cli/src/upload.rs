@@ -1,11 +1,11 @@
-//! A file as a request body, read as the network takes it, with progress on a terminal.
+//! A file as a request body, read as the network takes it, with its progress.
 
+use crate::progress::Progress;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 const PIECE: usize = 256 * 1024;
@@ -21,7 +21,7 @@ pub struct Upload {
 
 impl Upload {
     /// Starts reading `file`.
-    pub fn new(mut file: File, length: u64, what: String) -> Self {
+    pub fn new(mut file: File, length: u64, what: &str) -> Self {
         let (sender, pieces) = mpsc::channel(AHEAD);
         std::thread::spawn(move || {
             let mut left = length;
@@ -51,7 +51,7 @@ impl Body for Upload {
             Some(Err(error)) => Some(Err(error)),
             Some(Ok(piece)) => {
                 self.left = self.left.saturating_sub(u64::try_from(piece.len()).unwrap_or(0));
-                let done = self.progress.total.saturating_sub(self.left);
+                let done = self.progress.total().saturating_sub(self.left);
                 self.progress.show(done);
                 Some(Ok(Frame::data(piece)))
             }
@@ -60,40 +60,5 @@ impl Body for Upload {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.left)
-    }
-}
-
-/// One line on a terminal, rewritten; nothing elsewhere.
-pub struct Progress {
-    what: String,
-    total: u64,
-    terminal: bool,
-    shown: Option<Instant>,
-}
-
-impl Progress {
-    /// Of `total` bytes.
-    pub fn new(what: String, total: u64) -> Self {
-        Self { what, total, terminal: io::stderr().is_terminal(), shown: None }
-    }
-
-    /// Shows how far it is, at most ten times a second.
-    pub fn show(&mut self, done: u64) {
-        let due = self.shown.is_none_or(|at| at.elapsed() >= Duration::from_millis(100));
-        if !self.terminal || !(due || done >= self.total) {
-            return;
-        }
-        self.shown = Some(Instant::now());
-        let percent = done.saturating_mul(100).checked_div(self.total).unwrap_or(100);
-        // A terminal that is gone shows nothing; the work goes on.
-        let _ = write!(io::stderr(), "\r{}: {percent:3} % of {} MiB", self.what, self.total >> 20);
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.shown.is_some() {
-            let _ = writeln!(io::stderr());
-        }
     }
 }
