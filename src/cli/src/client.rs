@@ -20,6 +20,8 @@ use tokio::net::TcpStream;
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// A change answers when the data plane has followed.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// Between questions whether the first try is done.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 const JSON: &str = "application/json";
 
 /// Where the API is, and who asks.
@@ -121,7 +123,8 @@ impl Client {
     pub async fn download(&self, path: &str, body: Value) -> Result<Response<Incoming>, Failure> {
         let order = Order { content_type: Some(JSON), idempotency_key: Some(idempotency_key()?), ..Order::default() };
         let response = self.send(&Method::POST, path, full(Bytes::from(body.to_string())), &order).await;
-        answer::streamed(response.map_err(|e| self.failed(e, true))?, &self.url).await
+        // It changes nothing there.
+        answer::streamed(response.map_err(|e| self.failed(e, false))?, &self.url).await
     }
 
     /// `GET` of server-sent events.
@@ -143,13 +146,21 @@ impl Client {
         let repeatable = !may_change || order.idempotency_key.is_some();
         let asked = async {
             match once().await {
-                Ok(answer) => answer,
-                Err(NoAnswer::Lost(_)) if repeatable => once().await.map_err(|e| match e {
+                Ok(answer) => return answer,
+                Err(NoAnswer::Lost(_)) if repeatable => {}
+                Err(other) => return Err(self.failed(other, may_change)),
+            }
+            loop {
+                match once().await {
+                    // The first try was heard and is still being carried out: its answer is the one to have.
+                    Ok(Err(Failure::Refused(problem))) if problem.code == "in_progress" => tokio::time::sleep(ASK_AGAIN).await,
+                    Ok(answer) => return answer,
                     // The first try may have been heard.
-                    NoAnswer::NotConnected(Failure::Unreachable(why)) if may_change => Failure::Unreachable(doubtful(&why)),
-                    other => self.failed(other, may_change),
-                })?,
-                Err(other) => Err(self.failed(other, may_change)),
+                    Err(NoAnswer::NotConnected(Failure::Unreachable(why))) if may_change => {
+                        return Err(Failure::Unreachable(doubtful(&why)));
+                    }
+                    Err(other) => return Err(self.failed(other, may_change)),
+                }
             }
         };
         tokio::time::timeout(ANSWER_WITHIN, asked).await.unwrap_or_else(|_| Err(self.late()))

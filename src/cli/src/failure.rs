@@ -54,7 +54,7 @@ impl Failure {
             Self::Refused(problem) => match (problem.status, problem.code.as_str()) {
                 (401, _) => 4,
                 (404, _) => 5,
-                (412, _) | (_, "plan_stale" | "outcome_unknown") => 7,
+                (412, _) | (_, "plan_stale" | "outcome_unknown" | "in_progress" | "answer_not_kept" | "shown_once") => 7,
                 (400..=499, _) => 6,
                 _ => 1,
             },
@@ -99,6 +99,7 @@ mod tests {
             (refused(412, "precondition_failed"), 7),
             (refused(409, "plan_stale"), 7),
             (refused(409, "outcome_unknown"), 7),
+            (refused(409, "answer_not_kept"), 7),
             (Failure::InPart(String::new()), 8),
             (Failure::Interrupted, 130),
         ] {

@@ -143,6 +143,8 @@ pub fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
         Value::String(s) if s.is_empty() => "-".into(),
+        Value::Array(list) if list.is_empty() => "-".into(),
+        Value::Object(map) if map.is_empty() => "-".into(),
         Value::String(s) => seconds(s).map_or_else(|| clean(s), |whole| format!("{whole}Z")),
         Value::Array(list) => list.iter().map(text).collect::<Vec<_>>().join(", "),
         Value::Object(map) => map.iter().map(|(k, v)| format!("{}={}", clean(k), text(v))).collect::<Vec<_>>().join(","),

@@ -9,11 +9,7 @@ use crate::session::{Session, View, query};
 use hyper::Method;
 use serde_json::{Value, json};
 
-const LEASES: View = View {
-    key: "leases",
-    columns: &[("ADDRESS", "address"), ("MAC", "mac"), ("WORKER", "worker_id"), ("EXPIRES", "expires_at")],
-    none: "no leases",
-};
+const LEASES: View = View { key: "leases", columns: &[("ADDRESS", "address"), ("MAC", "mac")], none: "no leases" };
 const CREDENTIALS: View = View {
     key: "credentials",
     columns: &[("WORKER", "worker_id"), ("DEVICE", "device"), ("EPOCH", "epoch"), ("HOST", "host_nqn"), ("CREATED", "created_at")],

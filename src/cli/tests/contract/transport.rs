@@ -56,6 +56,18 @@ fn a_post_whose_answer_is_lost_is_sent_once_more_with_the_same_key() {
 }
 
 #[test]
+fn what_is_still_being_done_is_waited_for() {
+    let fake = Fake::start(|_, before| match before {
+        0 => Reply::Drop,
+        1 => Reply::Json(409, json!({ "status": 409, "code": "in_progress", "detail": "ask again" })),
+        _ => Reply::Json(201, json!({ "worker_id": "w1" })),
+    });
+    fake.ok(&["worker", "create", "w1"]);
+    let keys: BTreeSet<_> = fake.seen().iter().map(|s| s.header("idempotency-key").unwrap().to_owned()).collect();
+    assert_eq!((fake.seen().len(), keys.len()), (3, 1));
+}
+
+#[test]
 fn what_can_not_be_repeated_is_not_and_the_doubt_is_told() {
     let fake = Fake::start(|_, _| Reply::Drop);
     let said = fake.fails(&["device", "purge", MAC], 3);
