@@ -54,25 +54,11 @@ enum NoAnswer {
 impl Client {
     /// Checks the URL and reads the token.
     pub fn new(connection: &Connection) -> Result<Self, Failure> {
-        let url = connection.url.as_str();
-        let wrong = |what: &str| {
-            let from = &connection.url_from;
-            Failure::local(format!("{url:?} (from {from}) is no address of an appliance: {what}; write http://ADDRESS:8080"))
-        };
-        let uri: Uri = url.parse().map_err(|_| wrong("it does not read as a URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(wrong("the appliance does not speak TLS yet")),
-            _ => return Err(wrong("it does not start with http://")),
-        }
-        if !uri.path().trim_end_matches('/').is_empty() || uri.query().is_some() {
-            return Err(wrong("it has a path"));
-        }
-        let host = uri.host().ok_or_else(|| wrong("it has no host"))?.trim_matches(['[', ']']).to_owned();
+        let (host, port) = address(&connection.url, &connection.url_from)?;
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", connection.token()?))
             .map_err(|_| Failure::local("the token holds characters that no token has"))?;
         authorization.set_sensitive(true);
-        Ok(Self { host, port: uri.port_u16().unwrap_or(80), url: url.trim_end_matches('/').to_owned(), authorization })
+        Ok(Self { host, port, url: connection.url.trim_end_matches('/').to_owned(), authorization })
     }
 
     /// `GET`.
@@ -223,6 +209,23 @@ impl Client {
     fn at(&self, what: &str) -> String {
         format!("{}: {what}", self.url)
     }
+}
+
+/// Host and port of an appliance's URL; `from` is what named it.
+pub fn address(url: &str, from: &str) -> Result<(String, u16), Failure> {
+    let wrong =
+        |what: &str| Failure::local(format!("{url:?} (from {from}) is no address of an appliance: {what}; write http://ADDRESS:8080"));
+    let uri: Uri = url.parse().map_err(|_| wrong("it does not read as a URL"))?;
+    match uri.scheme_str() {
+        Some("http") => {}
+        Some("https") => return Err(wrong("the appliance does not speak TLS yet")),
+        _ => return Err(wrong("it does not start with http://")),
+    }
+    if !uri.path().trim_end_matches('/').is_empty() || uri.query().is_some() {
+        return Err(wrong("it has a path"));
+    }
+    let host = uri.host().ok_or_else(|| wrong("it has no host"))?.trim_matches(['[', ']']).to_owned();
+    Ok((host, uri.port_u16().unwrap_or(80)))
 }
 
 fn full(octets: Bytes) -> Full<Bytes> {

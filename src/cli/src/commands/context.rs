@@ -35,6 +35,7 @@ pub fn run(form: Form, command: Context, flags: &Flags, path: &Path) -> Result<(
         }
         Context::Add { name } => {
             let url = flags.url.clone().ok_or_else(|| Failure::local("say where it is: --url http://ADDRESS:8080"))?;
+            crate::client::address(&url, "--url")?;
             let token_file = flags.token_file.as_ref().map(|file| absolute(file)).transpose()?;
             contexts.contexts.insert(name.clone(), Entry { url, token_file });
             contexts.current.get_or_insert_with(|| name.clone());

@@ -148,6 +148,7 @@ fn contexts_name_appliances_and_their_tokens() {
     assert!(ok(&["context", "show"]).contains("context lab"));
     let listed = ok(&["context", "list"]);
     assert!(listed.contains("*        lab") && listed.contains("home"), "{listed}");
+    assert_eq!(run(&["context", "add", "bad", "--url", "https://x"]).status.code(), Some(1));
     ok(&["context", "use", "home"]);
     assert!(ok(&["status", "--context", "lab"]).contains("Bearer LAB"));
     assert_eq!(run(&["status"]).status.code(), Some(4), "home has no token, and gets nobody else's");
