@@ -29,6 +29,7 @@ pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
     let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets"))?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = shared.config.name, "kurrentd starts");
     tokio::spawn(crate::status::serve(shared.clone(), token.clone(), status));
+    shared.storage.watch_masters().context("starting the scanner of masters")?;
     if shared.ledger.unreadable() {
         // Nothing that the ledgers govern is served: an unknown device might be a revoked one. Nothing is withdrawn either:
         // what the kernel exports goes on.

@@ -26,6 +26,8 @@ pub struct Follower {
     host_faults: Vec<(String, String)>,
     /// The host that each subsystem should have.
     hosts_wanted: BTreeMap<String, String>,
+    /// The size that the kernel was last told to look at, by subsystem.
+    sizes: BTreeMap<String, u64>,
     /// The generation at which a fault (text, host) was first seen.
     faults_since: BTreeMap<(String, String), u64>,
 }
@@ -41,6 +43,7 @@ impl Follower {
             adopted: None,
             host_faults: Vec::new(),
             hosts_wanted: BTreeMap::new(),
+            sizes: BTreeMap::new(),
             faults_since: BTreeMap::new(),
         }
     }
@@ -60,6 +63,7 @@ impl Follower {
                 let desired = self.desired(config, ledger, &wanted, &before);
                 let known = self.addresses(config, &wanted, leases);
                 self.follow(&desired, &before, &known, &mut seen);
+                self.tell_sizes(ledger, &desired, &mut seen);
                 self.read_back(&desired, &mut seen);
             }
             Err(fault) => {
@@ -86,6 +90,25 @@ impl Follower {
         }
         self.date_faults(&mut seen);
         seen
+    }
+
+    /// Has the kernel look again at disks that were enlarged. After a start at all of them: a crash may have come between the
+    /// record and this. One whose size is the same is not touched by it.
+    fn tell_sizes(&mut self, ledger: &Ledger, desired: &Desired, seen: &mut Observation) {
+        let disks = ledger.workers.values().flat_map(|w| &w.disks);
+        let sizes: BTreeMap<&str, u64> = disks.map(|d| (d.nqn.as_str(), d.size_bytes)).collect();
+        self.sizes.retain(|subsystem, _| desired.subsystems.contains_key(subsystem));
+        for (subsystem, wanted) in &desired.subsystems {
+            let Some(size) = sizes.get(subsystem.as_str()).filter(|size| self.sizes.get(subsystem) != Some(*size)) else { continue };
+            match self.nvmet.revalidate(subsystem, NAMESPACE_ID) {
+                Ok(_) => _ = self.sizes.insert(subsystem.clone(), *size),
+                Err(fault) => {
+                    let text = format!("look at the size of {subsystem} again: {fault}");
+                    self.host_faults.push((wanted.host.clone(), text.clone()));
+                    seen.faults.push(text);
+                }
+            }
+        }
     }
 
     /// Since when each fault about one disk has been there, for [`super::TargetHandle::settled`]: one broken disk must not make

@@ -282,6 +282,53 @@ async fn one_disk_that_can_not_be_served_does_not_keep_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_was_enlarged_is_shown_larger_without_a_cut_also_when_the_daemon_died_before_it_said_so() {
+    let bench = Bench::new().await;
+    let (worker, mut follower) = ("w1".parse::<WorkerId>().unwrap(), bench.follower());
+    bench.bind(A, "w1").await;
+    bench.pass(&mut follower);
+    bench.connections(&[ADDRESS_OF_A]);
+    let disk = bench.shared.ledger.snapshot().workers[&worker].disks[0].clone();
+    let attribute = bench.root().join(format!("subsystems/{}/namespaces/1/revalidate_size", disk.nqn));
+    let seen_size = || fs::read_to_string(&attribute).unwrap().trim().parse::<u64>().unwrap();
+    assert_eq!(seen_size(), 1 << 20);
+    bench.shared.storage.resize_disk(&worker, &disk.os_tag, 2 << 20, "test").await.unwrap();
+    let seen = bench.pass(&mut follower);
+    assert_eq!((seen.faults, seen.exports.len(), seen_size()), (vec![], 1, 2 << 20));
+    bench.shared.storage.resize_disk(&worker, &disk.os_tag, 3 << 20, "test").await.unwrap();
+    let bench = bench.restart().await;
+    let seen = bench.pass(&mut bench.follower());
+    assert_eq!((seen.faults, seen.exports.len(), seen_size()), (vec![], 1, 3 << 20));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k39_k41_a_deleted_workers_credentials_and_push_record_go_and_a_new_one_of_its_name_inherits_nothing() {
+    for with_target in [true, false] {
+        let bench = Bench::new().await;
+        let none = Nvmet::new(bench.folder.path().join("none"), Box::new(kurrent_sys::configfs::RealKernel));
+        let nvmet = if with_target { bench.nvmet() } else { none };
+        let kernel = Kernel { nvmet, tcp: bench.folder.path().join("tcp") };
+        let mut follower = Follower::new(kernel, bench.shared.credentials.clone(), "10.0.0.1:4420".parse().unwrap());
+        bench.bind(A, "w1").await;
+        bench.pass(&mut follower);
+        // The push record is the epoch, and the addresses that boots were granted to, in the credential entry.
+        bench.boot(A).unwrap();
+        let old = bench.shared.credentials.all().remove(0);
+        assert_eq!(old.addresses, [ADDRESS_OF_A]);
+        bench.change(Change::DeleteWorker { worker: "w1".parse().unwrap() }).await;
+        bench.pass(&mut follower);
+        assert_eq!(bench.shared.credentials.all(), vec![], "with target: {with_target}");
+        assert!(!fs::read_to_string(bench.folder.path().join("state/secrets/credentials.yml")).unwrap().contains("w1"));
+        bench.worker("w1").await;
+        bench.bind(A, "w1").await;
+        bench.pass(&mut follower);
+        let new = bench.shared.credentials.all().remove(0);
+        assert!(new.host_secret != old.host_secret && new.controller_secret != old.controller_secret && new.host_id != old.host_id);
+        assert!(new.epoch > old.epoch && new.addresses.is_empty(), "its host NQN is another one too");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_kernel_without_target_is_a_fault_in_words() {
     let bench = Bench::new().await;
     let kernel =

@@ -11,6 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+mod disks;
+mod masters;
 mod nodes;
 
 const WITHIN: Duration = Duration::from_secs(20);
@@ -28,6 +30,18 @@ fn master() -> Vec<u8> {
     let mut image = std::fs::read(file.path()).unwrap();
     image[(2 << 20) + 4096..(2 << 20) + 4103].copy_from_slice(b"content");
     image
+}
+
+/// A target that has followed everything and exports nothing.
+fn following() -> crate::reconcile::Observation {
+    let tree = kurrent_core::target::tree::Observed { port: Some(Default::default()), ..Default::default() };
+    crate::reconcile::Observation { generation: u64::MAX, looked: true, tree, ..Default::default() }
+}
+
+fn settled() -> TargetHandle {
+    let target = TargetHandle::default();
+    target.publish(following());
+    target
 }
 
 impl Bench {
@@ -54,13 +68,32 @@ impl Bench {
         all.filter(|name| name != ".masters.cache.json").collect()
     }
 
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join("disks").join(name)
+    }
+
+    fn worker(&self, id: &str) -> kurrent_core::ledger::Worker {
+        self.shared.ledger.snapshot().workers[&id.parse::<WorkerId>().unwrap()].as_ref().clone()
+    }
+
+    fn disks(&self, worker: &str) -> Vec<Disk> {
+        self.worker(worker).disks
+    }
+
+    async fn leftovers(&self) -> Vec<String> {
+        self.storage().leftovers().await.unwrap().into_iter().map(|l| l.name).collect()
+    }
+
+    fn request(&self, worker: &str, version: &str, content: Content) -> NewDisk {
+        NewDisk::anywhere(worker.parse().unwrap(), "debian".parse().unwrap(), version.parse().unwrap(), content)
+    }
+
     async fn import(&self, name: &str, octets: Vec<u8>, length: Option<u64>) -> Result<Master, StorageError> {
         self.storage().import_master(name.parse().unwrap(), length, Full::new(Bytes::from(octets))).await
     }
 
     async fn create(&self, worker: &str, version: &str, content: Content) -> Result<Disk, StorageError> {
-        let request = NewDisk::anywhere(worker.parse().unwrap(), "debian".parse().unwrap(), version.parse().unwrap(), content);
-        let job = match self.storage().create_disk(request, "test").await? {
+        let job = match self.storage().create_disk(self.request(worker, version, content), "test").await? {
             Created::Disk(disk) => return Ok(disk),
             Created::Job(job) => job,
         };
@@ -187,9 +220,7 @@ async fn a_disk_is_deleted_with_or_without_its_file() {
     let kept = bench.create("w1", "13", Content::Empty(1 << 20)).await.unwrap();
     let gone = bench.create("w1", "14", Content::Empty(1 << 20)).await.unwrap();
     let worker: WorkerId = "w1".parse().unwrap();
-    // A target that has followed everything and exports nothing.
-    let target = TargetHandle::default();
-    target.publish(crate::reconcile::Observation { generation: u64::MAX, looked: true, ..Default::default() });
+    let target = settled();
     for (disk, delete_file) in [(&kept, false), (&gone, true)] {
         bench.storage().delete_disk(&worker, &disk.os_tag, delete_file, "test", &target).await.unwrap();
     }

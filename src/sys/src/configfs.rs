@@ -195,6 +195,20 @@ impl Nvmet {
         }
     }
 
+    /// Has the kernel look at the size of an enabled namespace's file again, and tell whoever is connected when it has changed.
+    /// `false`: it is not enabled (then enabling it looks), or this kernel can not (before Linux 5.9: a reconnect looks).
+    ///
+    /// # Errors
+    /// [`TargetError::Io`].
+    pub fn revalidate(&self, subsystem: &str, nsid: u32) -> Result<bool, TargetError> {
+        let namespace = self.namespace(subsystem, nsid);
+        let attribute = namespace.join("revalidate_size");
+        if read(&namespace.join("enable"))? != "1" || !attribute.exists() {
+            return Ok(false);
+        }
+        self.write(&attribute, "1").map(|()| true)
+    }
+
     fn create_port(&self, port: &Port) -> Result<(), TargetError> {
         let path = self.port();
         self.make(&path)?;

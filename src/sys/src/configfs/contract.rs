@@ -3,7 +3,7 @@
 use super::Nvmet;
 use kurrent_core::target::Secret;
 use kurrent_core::target::plan::{Step, plan};
-use kurrent_core::target::tree::{Desired, Keys, Observed, Port, Subsystem};
+use kurrent_core::target::tree::{Desired, Keys, NAMESPACE_ID, Observed, Port, Subsystem};
 use std::path::Path;
 use uuid::Uuid;
 use zeroize::Zeroizing;
@@ -75,6 +75,7 @@ pub fn check(nvmet: &Nvmet, image: &Path) {
     let exported =
         |o: &Observed, epoch| o.is_exported(&subsystem().parse().expect("an NQN"), &host(epoch).parse().expect("an NQN"), &keys(epoch));
     assert!(exported(&after, 1), "{after:?}");
+    assert!(nvmet.revalidate(&subsystem(), NAMESPACE_ID).expect("a file that is there"), "the kernel looks at the size again");
     let (steps, _) = reach(nvmet, &desired(Some(1), image));
     assert_eq!(steps, [], "what is right is not touched");
     let (steps, after) = reach(nvmet, &desired(Some(2), image));
@@ -96,6 +97,7 @@ pub fn check(nvmet: &Nvmet, image: &Path) {
         nvmet.run(&drift).expect("drift can be made");
         reach(nvmet, &other_keys);
     }
+    assert!(!nvmet.revalidate(&format!("{BASE}none"), NAMESPACE_ID).expect("nothing to look at"), "what is not enabled has no size");
     let (_, after) = reach(nvmet, &desired(None, image));
     assert!(after.hosts.is_empty() && after.subsystems.is_empty(), "{after:?}");
     assert!(after.port.is_some_and(|p| p.links.is_empty()));

@@ -49,6 +49,12 @@ impl FakeKernel {
     }
 }
 
+/// The kernel's own attribute can not be read; here it shows the size that was seen last. Nothing happens when it is the same.
+fn see_size(attribute: &Path, device_path: &str) -> io::Result<()> {
+    let size = format!("{}\n", fs::metadata(device_path.trim_end())?.len());
+    if fs::read_to_string(attribute)? == size { Ok(()) } else { fs::write(attribute, size) }
+}
+
 fn busy() -> io::Error {
     io::Error::from(ErrorKind::ResourceBusy)
 }
@@ -72,6 +78,7 @@ impl Kernel for FakeKernel {
                     ("device_uuid", DEFAULT_UUID),
                     ("device_nguid", DEFAULT_UUID),
                     ("buffered_io", "0"),
+                    ("revalidate_size", ""),
                 ],
             ),
             ["ports", _] => (&["subsystems"], &[("addr_trtype", ""), ("addr_adrfam", ""), ("addr_traddr", ""), ("addr_trsvcid", "")]),
@@ -109,8 +116,13 @@ impl Kernel for FakeKernel {
             ["subsystems", _, "namespaces", _, "enable"] if value == "1" => {
                 // As the kernel opens it now, it is now that it must be there.
                 fs::File::open(sibling("device_path").trim_end())?;
+                see_size(&path.with_file_name("revalidate_size"), &sibling("device_path"))?;
             }
             ["subsystems", _, "namespaces", _, "enable"] => {}
+            ["subsystems", _, "namespaces", _, "revalidate_size"] if sibling("enable").trim_end() == "1" => {
+                return see_size(path, &sibling("device_path"));
+            }
+            ["subsystems", _, "namespaces", _, "revalidate_size"] => return Err(invalid()),
             ["subsystems", _, "namespaces", ..] if sibling("enable").trim_end() == "1" => return Err(busy()),
             ["subsystems", _, "attr_serial"] if value.len() > 20 => return Err(invalid()),
             ["hosts", _, "dhchap_key" | "dhchap_ctrl_key"] if !value.starts_with("DHHC-1:") => return Err(invalid()),
