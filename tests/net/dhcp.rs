@@ -140,7 +140,7 @@ fn strangers_get_nothing_when_the_operator_says_so() -> Result<()> {
     let client = net.client(&text(MAC))?;
     let raw = RawDhcp::open(&client)?;
     ensure!(raw.ask(&message(DISCOVER, MAC, 1, &[]), SILENCE)?.is_none());
-    net.api()?.ask("POST", &format!("/v1/devices/{}", text(MAC)), Some(&json!({ "keyless_allowed": true })))?;
+    net.api()?.ask("POST", "/v1/devices", Some(&json!({ "mac": text(MAC), "keyless_allowed": true })))?;
     ensure!(kind(&raw.lease(MAC, 2, &[])?) == ACK);
     net.passed();
     Ok(())
@@ -153,7 +153,7 @@ fn a_bound_device_is_told_its_workers_name_and_a_boot_file_for_what_it_is() -> R
     let api = net.api()?;
     let client = net.client(&text(MAC))?;
     let raw = RawDhcp::open(&client)?;
-    api.ask("POST", &format!("/v1/devices/{}", text(MAC)), Some(&json!({ "keyless_allowed": true })))?;
+    api.ask("POST", "/v1/devices", Some(&json!({ "mac": text(MAC), "keyless_allowed": true })))?;
     api.ask("POST", "/v1/workers", Some(&json!({ "worker_id": "worker-1" })))?;
     api.ask("POST", &format!("/v1/devices/{}/bind", text(MAC)), Some(&json!({ "worker_id": "worker-1" })))?;
     let firmware = raw.lease(MAC, 1, &[(60, b"PXEClient:Arch:00007:UNDI:003016"), (93, &[0, 7]), (97, &[0; 17])])?;

@@ -30,7 +30,7 @@ fn a_corrupt_ledger_stops_what_it_governs_and_nothing_is_freed() -> Result<()> {
     let client = net.client(MAC)?;
     let daemon = net.serve()?;
     ensure!(has_lease(&client)?, "no lease while all is well");
-    net.api()?.ask("POST", &format!("/v1/devices/{MAC}"), Some(&serde_json::json!({ "keyless_allowed": true })))?;
+    net.api()?.ask("POST", "/v1/devices", Some(&serde_json::json!({ "mac": MAC, "keyless_allowed": true })))?;
     daemon.kill();
     let path = net.path("state/devices.yml");
     let good = fs::read_to_string(&path)?;

@@ -255,7 +255,7 @@ pub fn loader(index: usize) -> Vec<u8> {
 
 /// Records a device by hand.
 pub fn register(api: &Api, mac: &str) -> Result<()> {
-    api.ask("POST", &format!("/v1/devices/{mac}"), Some(&json!({ "keyless_allowed": true }))).map(drop)
+    api.ask("POST", "/v1/devices", Some(&json!({ "mac": mac, "keyless_allowed": true }))).map(drop)
 }
 
 /// Records a device by hand and revokes it.

@@ -83,7 +83,7 @@ fn the_power_button_unmounts_although_the_target_holds_a_disk_open() -> Result<(
     let network = bridge()?;
     let mut served = Appliance::start(&lab, &network, spec(&lab, &network)?)?;
     let device = "/v1/devices/52:54:00:70:00:09";
-    served.api.ask("POST", device, Some(&json!({})))?;
+    served.api.ask("POST", "/v1/devices", Some(&json!({ "mac": "52:54:00:70:00:09" })))?;
     served.api.ask("POST", "/v1/workers", Some(&json!({ "worker_id": "exported" })))?;
     let disk = json!({ "os": "debian", "os_version": "13", "size_bytes": 64 << 20 });
     served.api.ask("POST", "/v1/workers/exported/disks", Some(&disk))?;

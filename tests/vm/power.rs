@@ -19,7 +19,7 @@ fn what_was_acknowledged_survives_a_power_cut() -> Result<()> {
     let mut lab = Lab::bridged("power")?;
     let mac = MacAddr([0x52, 0x54, 0, 0x70, 0, 1]);
     let api = lab.appliance()?.api.clone();
-    api.ask("POST", &format!("/v1/devices/{mac}"), Some(&json!({})))?;
+    api.ask("POST", "/v1/devices", Some(&json!({ "mac": mac })))?;
     lab.operator()?.create_worker("kept")?;
     // At once after the acknowledgement, with nothing flushed.
     let again = lab.take_appliance()?.cut_power_and_restart(&lab.run)?;

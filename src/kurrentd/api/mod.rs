@@ -1,13 +1,22 @@
 //! The REST API, on all addresses, behind a bearer token: JSON in and out, errors as `application/problem+json` (RFC 9457) with
 //! a stable `code` and a sentence that says what to do.
 //!
-//! [`serve`] has the limits in front of the router (connections, head size, times), [`body`] those of bodies. Handlers only
+//! [`serve`] has the limits in front of the router (connections, head size, times), [`body`] those of bodies, [`idempotency`] the
+//! repetition of requests. [`openapi`] describes what is here; a route without a description can not be added. Handlers only
 //! translate: what is allowed is the ledger's and the storage's business.
 
 mod body;
 mod devices;
+mod etag;
+mod idempotency;
+mod leases;
+mod names;
+mod openapi;
+mod operations;
+mod page;
 mod problem;
 mod serve;
+mod settings;
 mod storage;
 mod system;
 mod workers;
@@ -15,14 +24,15 @@ mod workers;
 use crate::secrets::Token;
 use crate::shared::SharedRef;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{delete, get, post, put};
 use problem::Problem;
 pub use serve::serve;
+use std::sync::Arc;
 use std::time::Duration;
+use utoipa_axum::router::OpenApiRouter;
 
 /// Who acts when a token holder acts: there is one token until users come.
 const ACTOR: &str = "admin";
@@ -30,48 +40,48 @@ const ACTOR: &str = "admin";
 const FOLLOW_WITHIN: Duration = Duration::from_secs(5);
 /// When the target is at fault already, there is less to wait for.
 const FOLLOW_AT_ONCE: Duration = Duration::from_secs(1);
+/// What is served although the ledgers do not read: it says what is wrong, or does not need them.
+const WITHOUT_LEDGER: [&str; 6] = ["/v1/status", "/v1/operations", "/v1/masters", "/v1/target", "/v1/jobs", "/v1/openapi.json"];
 
 /// What handlers are handed.
 #[derive(Clone)]
 pub struct Api {
     shared: SharedRef,
     token: Token,
+    once: Arc<idempotency::Store>,
+}
+
+impl Api {
+    fn new(shared: SharedRef, token: Token) -> Self {
+        let once = Arc::new(idempotency::Store::open(&shared.config.state_dir.join("idempotency.jsonl")));
+        Self { shared, token, once }
+    }
+}
+
+/// Every route with its description.
+fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .merge(openapi::routes())
+        .merge(system::routes())
+        .merge(settings::routes())
+        .merge(operations::routes())
+        .merge(leases::routes())
+        .merge(devices::routes())
+        .merge(workers::routes())
+        .merge(storage::routes())
 }
 
 /// The whole router.
 fn router(api: Api) -> Router {
-    Router::new()
-        .route("/v1/status", get(system::status))
-        .route("/v1/settings/registration-window", get(system::window).put(system::open_window).delete(system::close_window))
-        .route("/v1/leases", get(system::leases))
-        .route("/v1/operations", get(system::operations))
-        .route("/v1/target", get(system::target))
-        .route("/v1/devices", get(devices::list))
-        .route("/v1/devices/{mac}", get(devices::one).post(devices::register).delete(devices::purge))
-        .route("/v1/devices/{mac}/bind", post(devices::bind))
-        .route("/v1/devices/{mac}/unbind", post(devices::unbind))
-        .route("/v1/devices/{mac}/revoke", post(devices::revoke))
-        .route("/v1/devices/{mac}/rekey", post(devices::rekey))
-        .route("/v1/devices/{mac}/labels", put(devices::label))
-        .route("/v1/devices/{mac}/timeline", get(devices::timeline))
-        .route("/v1/knocking", get(devices::knocking))
-        .route("/v1/workers", get(workers::list).post(workers::create))
-        .route("/v1/workers/{id}", get(workers::one).delete(workers::delete))
-        .route("/v1/workers/{id}/default-disk", put(workers::default_disk))
-        .route("/v1/workers/{id}/boot", put(workers::boot))
-        .route("/v1/workers/{id}/disks", get(workers::disks).post(storage::create_disk))
-        .route("/v1/workers/{id}/disks/{tag}", delete(storage::delete_disk))
-        .route("/v1/masters", get(storage::masters))
-        .route("/v1/masters/{name}", put(storage::import_master).layer(DefaultBodyLimit::disable()))
-        .route("/v1/leftovers", get(storage::leftovers))
-        .route("/v1/jobs", get(storage::jobs))
-        .route("/v1/jobs/{id}", get(storage::job))
+    let (router, _) = routes().split_for_parts();
+    router
         .fallback(async || {
-            Problem::new(404, "no_such_path", "there is nothing at this path; the API lives under /v1, see the documentation")
+            Problem::new(404, "no_such_path", "there is nothing at this path; the API lives under /v1, see /v1/openapi.json")
         })
         .method_not_allowed_fallback(async || {
-            Problem::new(405, "method_not_allowed", "this path does not know this method; see the documentation")
+            Problem::new(405, "method_not_allowed", "this path does not know this method; see the header Allow, and /v1/openapi.json")
         })
+        .layer(from_fn_with_state(api.clone(), idempotency::once))
         .layer(from_fn_with_state(api.clone(), guard))
         .with_state(api)
 }
@@ -98,8 +108,7 @@ async fn guard(State(api): State<Api>, request: Request, next: Next) -> Result<R
         }
         Some(_) => {}
     }
-    let without_ledger = ["/v1/status", "/v1/operations", "/v1/masters", "/v1/target", "/v1/jobs"];
-    if api.shared.ledger.unreadable() && !without_ledger.contains(&request.uri().path()) {
+    if api.shared.ledger.unreadable() && !WITHOUT_LEDGER.contains(&request.uri().path()) {
         return Err(Problem::new(503, "ledger_unreadable", api.shared.ledger.fault().unwrap_or_default()));
     }
     Ok(next.run(request).await)

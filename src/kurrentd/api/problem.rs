@@ -1,4 +1,4 @@
-//! Errors as `application/problem+json` (RFC 9457).
+//! Errors as `application/problem+json` (RFC 9457). `code` is for programs and stable, `detail` says what to do.
 
 use crate::ledger::SubmitError;
 use crate::storage::StorageError;
@@ -8,20 +8,38 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use kurrent_core::id::InvalidName;
 use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
 
-/// One error answer.
-#[derive(Debug, Serialize)]
+/// Begins `type`: a name for people and programs to compare, nothing to fetch.
+const TYPE_PREFIX: &str = "urn:kurrent:problem:";
+
+/// Why a request was not carried out (RFC 9457).
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Problem {
+    /// `urn:kurrent:problem:` and the code.
+    #[serde(rename = "type")]
+    #[schema(pattern = "^urn:kurrent:problem:[a-z0-9_]+$")]
+    kind: String,
+    /// The code in words.
+    title: String,
+    /// The HTTP status.
+    #[schema(minimum = 400, maximum = 599)]
     status: u16,
+    /// Stable, for programs.
+    #[schema(value_type = String, pattern = "^[a-z0-9_]+$")]
     code: &'static str,
+    /// What is wrong and what to do.
     detail: String,
+    /// The field, path segment, query key or header at fault.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     field: Option<String>,
 }
 
 impl Problem {
     pub(super) fn new(status: u16, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), field: None }
+        Self { kind: format!("{TYPE_PREFIX}{code}"), title: title(code), status, code, detail: detail.into(), field: None }
     }
 
     /// The field, path segment or query key at fault.
@@ -29,6 +47,15 @@ impl Problem {
         self.field = Some(field.into());
         self
     }
+}
+
+/// `device_not_found` as "Device not found".
+fn title(code: &str) -> String {
+    let mut words = code.replace('_', " ");
+    if let Some(first) = words.get_mut(0..1) {
+        first.make_ascii_uppercase();
+    }
+    words
 }
 
 impl IntoResponse for Problem {
@@ -68,5 +95,30 @@ impl From<StorageError> for Problem {
 impl From<InvalidName> for Problem {
     fn from(error: InvalidName) -> Self {
         Self::new(400, "name_invalid", error.to_string()).at(error.what)
+    }
+}
+
+/// A handler that panicked is our fault, told as such; the connection and everybody else go on.
+pub(super) fn of_panic() -> Problem {
+    Problem::new(500, "internal", "the request failed inside kurrentd; see its log, and report it")
+}
+
+/// Only for documentation: an error answer as OpenAPI has it.
+pub(super) fn response(description: &str) -> serde_json::Value {
+    json!({
+        "description": description,
+        "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_is_the_code_in_words() {
+        for (code, words) in [("device_not_found", "Device not found"), ("x", "X"), ("", "")] {
+            assert_eq!(title(code), words);
+        }
     }
 }

@@ -12,6 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
+mod described;
+
 struct Server {
     address: SocketAddr,
     token: String,
@@ -98,17 +100,18 @@ async fn rest(stream: &mut TcpStream) -> String {
 
 const WITHIN: Duration = Duration::from_secs(20);
 const MAC: &str = "/v1/devices/52:54:00:00:00:01";
+const ADMIT: &str = "/v1/devices/52:54:00:00:00:01/admit";
 
 #[tokio::test]
 async fn a_device_goes_through_its_life() {
     let api = server().await;
     api.expect(("GET", MAC, Value::Null), 404, "device_not_found").await;
-    let device = api.expect(("POST", "/v1/devices/52-54-00-00-00-01", json!({"note": "n"})), 201, "").await;
+    let device = api.expect(("POST", "/v1/devices", json!({"mac": "52-54-00-00-00-01", "note": "n"})), 201, "").await;
     assert_eq!(
         (device["mac"].as_str(), device["state"].as_str(), device["source"].as_str()),
         (Some("52:54:00:00:00:01"), Some("pooled"), Some("manual"))
     );
-    api.expect(("POST", MAC, json!({})), 409, "device_exists").await;
+    api.expect(("POST", "/v1/devices", json!({"mac": "52:54:00:00:00:01"})), 409, "device_exists").await;
     api.expect(("POST", &format!("{MAC}/bind"), json!({"worker_id": "w1"})), 404, "worker_not_found").await;
     let worker = api.expect(("POST", "/v1/workers", json!({"worker_id": "w1"})), 201, "").await;
     assert_eq!((worker["state"].as_str(), worker["readiness"].as_str()), (Some("registered"), Some("idle")));
@@ -131,7 +134,7 @@ async fn a_device_goes_through_its_life() {
 #[tokio::test]
 async fn k09_a_knocking_device_is_admitted_with_the_key_it_reported() {
     let api = server().await;
-    api.expect(("POST", MAC, json!({"admit": true})), 409, "not_knocking").await;
+    api.expect(("POST", ADMIT, json!({})), 409, "not_knocking").await;
     let key = format!("ed25519:{}", hex::encode(ed25519_dalek::SigningKey::from_bytes(&[7; 32]).verifying_key().to_bytes()));
     let mac = "52:54:00:00:00:01".parse().unwrap();
     let report =
@@ -139,7 +142,7 @@ async fn k09_a_knocking_device_is_admitted_with_the_key_it_reported() {
     api.shared.ledger.submit(report, "device").await.unwrap();
     let knocking = api.expect(("GET", "/v1/knocking", Value::Null), 200, "").await;
     assert_eq!(knocking["knocking"][0]["public_key"], key.as_str());
-    let device = api.expect(("POST", MAC, json!({"admit": true})), 201, "").await;
+    let device = api.expect(("POST", ADMIT, json!({})), 201, "").await;
     assert_eq!(device["public_key"], key.as_str());
     assert_eq!(api.ask("GET", "/v1/knocking", "").await.1["knocking"], json!([]));
 }
@@ -161,14 +164,12 @@ async fn admitting_takes_the_key_that_the_person_saw_and_no_other() {
     knock(8).await;
     let seen = api.ask("GET", "/v1/knocking", "").await.1["knocking"][0].clone();
     assert_eq!((seen["public_key_hash"].as_str(), seen["key_changed"].as_bool()), (Some(hash(7).as_str()), Some(true)));
-    api.expect(("POST", MAC, json!({"admit": true})), 409, "key_changed").await;
+    api.expect(("POST", ADMIT, json!({})), 409, "key_changed").await;
     for other in [hash(8), String::new(), hash(7)[1..].to_owned()] {
-        api.expect(("POST", MAC, json!({"admit": true, "public_key_hash": other})), 409, "key_hash_mismatch").await;
+        api.expect(("POST", ADMIT, json!({"public_key_hash": other})), 409, "key_hash_mismatch").await;
     }
-    for body in [json!({"public_key_hash": hash(7)}), json!({"public_key": key(7), "public_key_hash": hash(7)})] {
-        api.expect(("POST", MAC, body), 422, "body_invalid").await;
-    }
-    let device = api.expect(("POST", MAC, json!({"admit": true, "public_key_hash": hash(7)})), 201, "").await;
+    api.expect(("POST", ADMIT, json!({"public_key": key(7)})), 422, "body_invalid").await;
+    let device = api.expect(("POST", ADMIT, json!({"public_key_hash": hash(7)})), 201, "").await;
     assert_eq!(device["public_key"], key(7).as_str());
 }
 
@@ -232,7 +233,7 @@ async fn wrong_requests_get_a_code_and_change_nothing() {
     let table: &[(&str, &str, &str, u16, &str)] = &[
         ("GET", "/v1/nothing", "", 404, "no_such_path"),
         ("GET", "/", "", 404, "no_such_path"),
-        ("PATCH", "/v1/devices", "", 405, "method_not_allowed"),
+        ("PATCH", "/v1/workers", "", 405, "method_not_allowed"),
         ("GET", "/v1/devices/zz", "", 400, "name_invalid"),
         ("GET", "/v1/devices/01:00:5e:00:00:01", "", 400, "name_invalid"),
         ("GET", "/v1/devices/52:54:00:00:00:01%00", "", 400, "name_invalid"),
@@ -247,8 +248,9 @@ async fn wrong_requests_get_a_code_and_change_nothing() {
         ("POST", "/v1/workers", "{\"worker_id\":\"w\\u0000\"}", 422, "body_invalid"),
         ("POST", "/v1/workers", "{\"worker_id\":\"w1\",\"more\":1}", 422, "body_invalid"),
         ("POST", "/v1/workers", "{\"worker_id\":\"w1\"}{}", 400, "body_not_json"),
-        ("POST", MAC, "{\"public_key\":\"ed25519:00\"}", 422, "public_key_invalid"),
-        ("POST", MAC, "{\"note\":\"a\\u0000b\"}", 422, "note_invalid"),
+        ("POST", MAC, "", 405, "method_not_allowed"),
+        ("POST", "/v1/devices", "{\"mac\":\"52:54:00:00:00:01\",\"public_key\":\"ed25519:00\"}", 422, "public_key_invalid"),
+        ("POST", "/v1/devices", "{\"mac\":\"52:54:00:00:00:01\",\"note\":\"a\\u0000b\"}", 422, "note_invalid"),
         ("GET", "/v1/devices?state=gone", "", 400, "query_invalid"),
         ("GET", "/v1/devices?colour=red", "", 400, "query_invalid"),
         ("GET", "/v1/operations?device=x", "", 400, "query_invalid"),
@@ -333,7 +335,7 @@ async fn an_empty_disk_is_made_recorded_and_deleted_with_its_file() {
 #[tokio::test]
 async fn a_change_that_the_kernel_can_not_follow_stands_and_says_so() {
     let api = server().await;
-    api.expect(("POST", MAC, json!({"keyless_allowed": true})), 201, "").await;
+    api.expect(("POST", "/v1/devices", json!({"mac": "52:54:00:00:00:01", "keyless_allowed": true})), 201, "").await;
     api.expect(("POST", "/v1/workers", json!({"worker_id": "w1"})), 201, "").await;
     std::fs::remove_dir_all(api.folder.path().join("nvmet")).unwrap();
     let device = api.expect(("POST", &format!("{MAC}/bind"), json!({"worker_id": "w1"})), 200, "").await;
@@ -349,7 +351,7 @@ async fn a_change_that_the_kernel_can_not_follow_stands_and_says_so() {
 #[tokio::test]
 async fn k31_binding_a_device_without_a_key_warns() {
     let api = server().await;
-    api.expect(("POST", MAC, json!({})), 201, "").await;
+    api.expect(("POST", "/v1/devices", json!({"mac": "52:54:00:00:00:01"})), 201, "").await;
     api.expect(("POST", "/v1/workers", json!({"worker_id": "w1"})), 201, "").await;
     let device = api.expect(("POST", &format!("{MAC}/bind"), json!({"worker_id": "w1"})), 200, "").await;
     assert!(device["warning"].as_str().is_some_and(|w| w.contains("no key")), "{device}");
@@ -358,7 +360,7 @@ async fn k31_binding_a_device_without_a_key_warns() {
 #[tokio::test]
 async fn strangers_that_hold_connections_neither_keep_the_operator_out_nor_the_daemon_from_ending() {
     let api = server_with(tempfile::tempdir().unwrap(), Limits { connections: 4, per_address: 3, ..serve::LIMITS }).await;
-    api.expect(("POST", MAC, json!({})), 201, "").await;
+    api.expect(("POST", "/v1/devices", json!({"mac": "52:54:00:00:00:01"})), 201, "").await;
     let mut held = Vec::new();
     for last in [2, 2, 2, 3] {
         let mut stream = stranger(&api, last).await;

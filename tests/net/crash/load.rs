@@ -209,7 +209,7 @@ impl Actor {
 }
 
 fn register(mac: &str) -> Step {
-    Step { method: "POST", path: format!("/v1/devices/{mac}"), body: json!({ "keyless_allowed": true }), after: Model::default() }
+    Step { method: "POST", path: "/v1/devices".into(), body: json!({ "mac": mac, "keyless_allowed": true }), after: Model::default() }
 }
 
 /// Forces shared devices onto shared Workers, whoever has them.

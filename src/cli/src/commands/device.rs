@@ -142,18 +142,19 @@ async fn register(session: &Session, wanted: Register) -> Result<Value, Failure>
         return admit(session, mac, wanted.public_key_hash, Some(wanted.note)).await;
     }
     let order = body([
+        ("mac", Some(mac.to_string().into())),
         ("public_key", wanted.public_key.map(Value::from)),
         ("keyless_allowed", Some(wanted.keyless_allowed.into())),
         ("note", Some(wanted.note.into())),
         ("labels", Some(wanted.labels).filter(|l| !l.is_empty()).map(map)),
     ]);
-    session.client.post(&path(mac), order).await
+    session.client.post("/v1/devices", order).await
 }
 
 async fn admit(session: &Session, mac: MacAddr, hash: Option<String>, note: Option<String>) -> Result<Value, Failure> {
     let note = note.filter(|n| !n.is_empty());
-    let order = body([("admit", Some(true.into())), ("public_key_hash", hash.map(Value::from)), ("note", note.map(Value::from))]);
-    session.client.post(&path(mac), order).await
+    let order = body([("public_key_hash", hash.map(Value::from)), ("note", note.map(Value::from))]);
+    session.client.post(&format!("{}/admit", path(mac)), order).await
 }
 
 async fn edit(session: &Session, wanted: Edit) -> Result<Value, Failure> {

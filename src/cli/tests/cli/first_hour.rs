@@ -21,7 +21,7 @@ fn an_operator_gets_from_nothing_to_a_bound_device_with_a_disk() {
     assert_eq!((worker["readiness"].as_str(), worker["bound_device"].as_str()), (Some("ready"), Some("52:54:00:00:00:01")));
     let listed = daemon.ok(&["device", "list", "--state", "bound"]);
     assert!(listed.starts_with("MAC ") && listed.contains("52:54:00:00:00:01") && listed.contains("first rack"), "{listed}");
-    assert!(daemon.ok(&["worker", "list", "-o", "yaml"]).contains("- bound_device: \"52:54:00:00:00:01\""));
+    assert!(daemon.ok(&["worker", "list", "-o", "yaml"]).contains("  bound_device: \"52:54:00:00:00:01\""));
     let tag = worker["default_disk"].as_str().unwrap();
     daemon.ok(&["disk", "default", "w1", tag]);
     daemon.ok(&["disk", "delete", "w1", tag]);

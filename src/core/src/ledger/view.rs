@@ -367,7 +367,7 @@ impl Ledger {
 }
 
 /// Whether a Worker can boot a system: derived from its binding and its disks, read-only (K15).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Readiness {
     /// A device and a disk.
