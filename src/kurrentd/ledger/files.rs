@@ -245,7 +245,7 @@ fn differs(name: Name, old: &Ledger, new: &Ledger) -> bool {
     }
 }
 
-fn encode(name: Name, ledger: &Ledger) -> Result<String, String> {
+pub(super) fn encode(name: Name, ledger: &Ledger) -> Result<String, String> {
     let (what, text) = match name {
         Name::Devices => {
             ("Devices: which machines there are, and which Worker each one boots as.", serde_saphyr::to_string(&ledger.devices_file()))

@@ -104,6 +104,20 @@ pub fn check(folder: &Path) -> Result<Option<Ledger>, LoadError> {
     if texts.files.iter().all(Option::is_none) { Ok(None) } else { assemble(folder, &texts).map(Some) }
 }
 
+/// The names of the ledger files.
+#[must_use]
+pub fn names() -> [&'static str; 5] {
+    NAMES.map(Name::text)
+}
+
+/// The ledger files of a snapshot, by name.
+///
+/// # Errors
+/// A record can not be written as YAML.
+pub fn texts(ledger: &Ledger) -> Result<Vec<(&'static str, String)>, String> {
+    NAMES.into_iter().map(|name| Ok((name.text(), super::files::encode(name, ledger)?))).collect()
+}
+
 pub(super) fn current(name: Name, texts: &Texts) -> Result<String, String> {
     let octets = texts.of(name);
     String::from_utf8(octets.cloned().unwrap_or_default()).map_err(|e| e.to_string())

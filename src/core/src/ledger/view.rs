@@ -11,6 +11,9 @@ use imbl::OrdMap;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+/// How far a restore moves the generation on: more changes than a century of one in a second.
+const RESTORE_LEAP: u64 = 1 << 32;
+
 /// Settings that change at run time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Settings {
@@ -261,6 +264,24 @@ impl Ledger {
         for device in edited {
             let device = Device { epoch: self.generation, ..Device::clone(&device) };
             self.devices.insert(device.mac, Arc::new(device));
+        }
+        self
+    }
+
+    /// This ledger of a backup as the successor of what is there now (`present`). Credentials that were given out after the
+    /// backup are worthless: every bound device gets an epoch that no appliance with this ledger's past can have given out, by a
+    /// leap that no number of changes in between comes to. And a restore opens nothing: window, rekey orders and join tokens,
+    /// which may have been used or withdrawn since, are gone.
+    #[must_use]
+    pub fn after_restore(mut self, present: u64) -> Self {
+        self.generation = self.generation.max(present).saturating_add(RESTORE_LEAP);
+        self.settings.registration_open_until = None;
+        self.join_tokens.clear();
+        let touched = |d: &Device| d.state == DeviceState::Bound || d.rekey_until.is_some();
+        let devices: Vec<Arc<Device>> = self.devices.values().filter(|d| touched(d)).cloned().collect();
+        for device in devices {
+            let epoch = if device.state == DeviceState::Bound { self.generation } else { device.epoch };
+            self.devices.insert(device.mac, Arc::new(Device { epoch, rekey_until: None, ..Device::clone(&device) }));
         }
         self
     }
