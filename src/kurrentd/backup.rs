@@ -12,6 +12,7 @@
 
 mod archive;
 mod make;
+pub mod offline;
 mod seal;
 mod stage;
 pub mod swap;

@@ -28,7 +28,8 @@ pub fn load(path: &Path) -> Result<Config, ConfigFault> {
     let octets = kurrent_sys::store::read(path, MAX_OCTETS)
         .map_err(|e| say(format!("the file can not be read: {e}; check the path and its permissions")))?
         .ok_or_else(|| say("there is no such file; copy the shipped kurrent.yaml there, or give --config FILE".into()))?;
-    check(&octets).map_err(|faults| ConfigFault(faults.iter().map(|f| located(path, f)).collect()))
+    let checked = check(&octets).map(|config| Config { file: Some(path.to_owned()), ..config });
+    checked.map_err(|faults| ConfigFault(faults.iter().map(|f| located(path, f)).collect()))
 }
 
 /// Checks the text of a configuration.

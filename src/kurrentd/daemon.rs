@@ -1,6 +1,8 @@
 //! `kurrentd run`: starts every part and keeps it running. A part that fails is a fault on screen, in the API and in the
 //! log, and is tried again; the others serve on.
 
+use crate::audit::Event;
+use crate::backup::swap::Swapped;
 use crate::shared::{Shared, SharedRef};
 use anyhow::{Context, anyhow, bail};
 use kurrent_core::config::{Config, DhcpMode, InterfaceChoice};
@@ -19,13 +21,24 @@ const OPEN_FILES: u64 = 8192;
 /// How long the API may finish what it is at.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Serves until SIGTERM or SIGINT.
+/// What is to happen after the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Nothing.
+    Stop,
+    /// This program starts again in its own place.
+    Restart,
+}
+
+/// Serves until SIGTERM or SIGINT, or a restored state waits for a new start.
 ///
 /// # Errors
 /// What no part can do without is missing: the state folder, the disk folder, the secrets.
-pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
+pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<Ending> {
     allow_open_files();
+    let swapped = crate::backup::swap::carry_out(&config.state_dir).context("putting the restored state in place")?;
     let shared = Shared::open(config)?;
+    tell_restored(&shared, swapped);
     let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets"))?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = shared.config.name, "kurrentd starts");
     tokio::spawn(crate::status::serve(shared.clone(), token.clone(), status));
@@ -41,17 +54,28 @@ pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<()> {
     let api = keep(&shared, "api", move |shared| crate::api::serve(shared, token.clone(), stopped.clone()));
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    let ending = tokio::select! {
+        _ = terminate.recv() => Ending::Stop,
+        _ = interrupt.recv() => Ending::Stop,
+        () = shared.restart.notified() => Ending::Restart,
+    };
     tracing::info!("kurrentd ends");
     stop.send_replace(true);
     // Whoever does not finish in time is cut off.
     let _ = tokio::time::timeout(GRACE, api).await;
     shared.ledger.flush().await;
     let audit = shared.audit.clone();
-    tokio::task::spawn_blocking(move || audit.flush()).await.context("flushing the audit")
+    tokio::task::spawn_blocking(move || audit.flush()).await.context("flushing the audit")?;
+    Ok(ending)
+}
+
+/// The restored audit goes on with the restore itself, and where to find what came before.
+fn tell_restored(shared: &SharedRef, swapped: Swapped) {
+    let Swapped::Restored(aside) = swapped else { return };
+    let aside = aside.map(|p| p.display().to_string()).unwrap_or_default();
+    tracing::info!(former = aside, "the state was restored from a backup");
+    let object = aside.rsplit('/').next().unwrap_or_default().to_owned();
+    shared.audit.record(Event { actor: "system".into(), verb: "restored", device: None, object, result: "ok".into() });
 }
 
 /// Raises this process's limit of open files to [`OPEN_FILES`], or as far as it may.

@@ -2,9 +2,13 @@
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use kurrentd::backup::offline;
 use kurrentd::config_file;
+use kurrentd::daemon::Ending;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The file to be read is wrong; what is wrong stands on stderr.
 const EXIT_BAD_INPUT: u8 = 2;
@@ -50,6 +54,38 @@ enum Command {
         #[arg(long, default_value = "/etc/resolv.conf")]
         resolv_conf: PathBuf,
     },
+    /// Back up a state folder that no kurrentd uses. A running one is asked with `kurrent backup`.
+    Backup {
+        /// The state folder.
+        #[arg(long)]
+        state_dir: PathBuf,
+        /// The archive to be made; a new file.
+        #[arg(long)]
+        out: PathBuf,
+        /// Its first line is the passphrase for the secrets.
+        #[arg(long)]
+        passphrase_file: PathBuf,
+        /// The configuration, of which a copy goes along.
+        #[arg(long)]
+        config: Option<PathBuf>,
+    },
+    /// Put a backup in the place of a state folder that no kurrentd uses.
+    Restore {
+        /// The state folder.
+        #[arg(long)]
+        state_dir: PathBuf,
+        /// The archive.
+        file: PathBuf,
+        /// Its first line is the passphrase of the backup.
+        #[arg(long)]
+        passphrase_file: PathBuf,
+        /// Where disk files are, to be told which are missing.
+        #[arg(long)]
+        disk_dir: Option<PathBuf>,
+        /// Replace ledgers that are there; they are kept aside.
+        #[arg(long)]
+        force: bool,
+    },
     /// Look after the ledgers.
     State {
         #[command(subcommand)]
@@ -69,6 +105,16 @@ enum StateCommand {
         #[arg(long)]
         state_dir: Option<PathBuf>,
     },
+}
+
+/// A thread that reads a disk may not end sooner; it is cut off then.
+const THREADS_END_WITHIN: Duration = Duration::from_secs(5);
+
+/// This program in its own place, with the same process id: whoever supervises it notices nothing.
+fn start_again() -> anyhow::Result<ExitCode> {
+    let program = std::env::current_exe().context("finding this program's file to start it again")?;
+    let error = std::process::Command::new(&program).args(std::env::args_os().skip(1)).exec();
+    Err(error).with_context(|| format!("starting {} again", program.display()))
 }
 
 fn main() -> ExitCode {
@@ -102,7 +148,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             if let Err(error) = &result {
                 kurrentd::status::write_fault(&status, &format!("{error:#}"));
             }
-            result.map(|()| ExitCode::SUCCESS)
+            let ending = result?;
+            runtime.shutdown_timeout(THREADS_END_WITHIN);
+            match ending {
+                Ending::Stop => Ok(ExitCode::SUCCESS),
+                Ending::Restart => start_again(),
+            }
         }
         Command::Check { file } => match config_file::load(&file) {
             Ok(_) => Ok(ExitCode::SUCCESS),
@@ -118,6 +169,30 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Uplink { interface, lease_file, resolv_conf } => {
             kurrentd::uplink::run(&kurrentd::uplink::Options { interface, lease_file, resolv_conf })?;
             Ok(ExitCode::SUCCESS)
+        }
+        Command::Backup { state_dir, out, passphrase_file, config } => {
+            let made = offline::passphrase(&passphrase_file)
+                .and_then(|passphrase| offline::backup(&state_dir, &out, passphrase, config, kurrent_sys::clock::now()));
+            match made {
+                Ok(manifest) => {
+                    let (count, generation) = (manifest.members.len(), manifest.generation);
+                    println!("{}: generation {generation}, {count} files; disk images and masters are not in it", out.display());
+                    Ok(ExitCode::SUCCESS)
+                }
+                Err(error) => bad_input(&error),
+            }
+        }
+        Command::Restore { state_dir, file, passphrase_file, disk_dir, force } => {
+            let now = kurrent_sys::clock::now();
+            let done = offline::passphrase(&passphrase_file)
+                .and_then(|passphrase| offline::restore(&state_dir, &file, passphrase, disk_dir.as_deref(), force, now));
+            match done {
+                Ok(restored) => {
+                    println!("{}", serde_json::to_string_pretty(&restored)?);
+                    Ok(ExitCode::SUCCESS)
+                }
+                Err(error) => bad_input(&error),
+            }
         }
         Command::State { command: StateCommand::Check { config, state_dir } } => {
             let folder = match state_dir {

@@ -39,6 +39,10 @@ pub struct Shared {
     pub server_key: ed25519_dalek::SigningKey,
     /// What is wrong now, for the log, the API and the screen.
     pub faults: Faults,
+    /// One backup or restore at a time: each takes memory for its key.
+    pub archives: tokio::sync::Mutex<()>,
+    /// Told when the daemon shall end in order and start itself again, with a restored state.
+    pub restart: tokio::sync::Notify,
 }
 
 /// What is wrong now, one sentence with what to do per part (`dhcp`, `target`, …).
@@ -96,6 +100,8 @@ impl Shared {
             audit,
             server_key,
             faults: Faults::default(),
+            archives: tokio::sync::Mutex::default(),
+            restart: tokio::sync::Notify::default(),
         }))
     }
 

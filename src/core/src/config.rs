@@ -31,6 +31,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Loaders, `kurrent-attest.efi`, `worker/vmlinuz`, `worker/stage1.img`. Default `/usr/share/kurrent`.
     pub files_dir: PathBuf,
+    /// The file that this was read from.
+    pub file: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -64,6 +66,7 @@ impl Default for Config {
             },
             state_dir: "/var/lib/kurrent/state".into(),
             files_dir: "/usr/share/kurrent".into(),
+            file: None,
         }
     }
 }
