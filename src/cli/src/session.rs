@@ -4,7 +4,7 @@ use crate::arguments::{Form, Listing, Look, Sure};
 use crate::client::Client;
 use crate::confirm;
 use crate::failure::Failure;
-use crate::output::{Column, show, table};
+use crate::output::{Column, at, clean, show, table};
 use crate::watch::watch;
 use serde_json::Value;
 
@@ -110,8 +110,14 @@ impl Session {
         self.view(source, listing.look, |answer| table(answer, view.key, view.columns, view.none)).await
     }
 
-    /// Prints an answer.
+    /// Prints the answer to an order, and what else the person should know of it.
     pub fn show(&self, answer: &Value, people: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
+        if let Some(why) = at(answer, "data_plane").as_str().and_then(|d| d.strip_prefix("not yet: ")) {
+            eprintln!("kurrent: the change is made, but the data plane has not followed yet: {}", clean(why));
+        }
+        if let Some(warning) = at(answer, "warning").as_str() {
+            eprintln!("kurrent: {}", clean(warning));
+        }
         show(self.form, answer, people)
     }
 

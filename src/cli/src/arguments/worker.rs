@@ -101,13 +101,13 @@ pub struct CreateBatch {
     #[arg(long, requires = "count")]
     pub prefix: Option<String>,
     /// So many.
-    #[arg(long, requires = "prefix", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, requires = "prefix", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub count: Option<u32>,
     /// The first number; else 1.
     #[arg(long, requires = "prefix")]
     pub start: Option<u32>,
     /// Digits of the number at least, with zeros in front.
-    #[arg(long, requires = "prefix", value_parser = clap::value_parser!(u8).range(1..=10))]
+    #[arg(long, requires = "prefix", value_parser = clap::value_parser!(u8).range(1..=9))]
     pub width: Option<u8>,
     /// Only show the plan.
     #[arg(long)]

@@ -116,14 +116,8 @@ fn named(device: &Value) -> String {
     format!("{} ({}{worker}{product})", text(at(device, "mac")), text(at(device, "state")))
 }
 
-/// Says how a device is after a change, and what the person should know.
+/// Says how a device is after a change.
 fn changed(session: &Session, answer: &Value) -> Result<(), Failure> {
-    if let Some(why) = at(answer, "data_plane").as_str().and_then(|d| d.strip_prefix("not yet: ")) {
-        eprintln!("kurrent: the change is made, but the data plane has not followed yet: {}", crate::output::clean(why));
-    }
-    if let Some(warning) = at(answer, "warning").as_str() {
-        eprintln!("kurrent: {}", crate::output::clean(warning));
-    }
     session.show(answer, |d| {
         let bound = at(d, "bound_worker_id").as_str().map(|w| format!(" to {}", crate::output::clean(w))).unwrap_or_default();
         format!("{} is {}{bound}", text(at(d, "mac")), text(at(d, "state")))

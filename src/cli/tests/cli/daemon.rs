@@ -72,11 +72,19 @@ impl Daemon {
         self.wait();
     }
 
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub fn token_file(&self) -> PathBuf {
+        self.folder.join("state/secrets/first-run-token")
+    }
+
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kurrent"));
         command.args(arguments).env_remove("KURRENT_TOKEN");
-        command.env("KURRENT_URL", format!("http://127.0.0.1:{}", self.port));
-        command.env("KURRENT_TOKEN_FILE", self.folder.join("state/secrets/first-run-token"));
+        command.env("KURRENT_URL", self.url());
+        command.env("KURRENT_TOKEN_FILE", self.token_file());
         command
     }
 

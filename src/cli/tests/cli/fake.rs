@@ -82,6 +82,14 @@ impl Fake {
         Self::start(move |_, _| Reply::Json(status, body.clone()))
     }
 
+    /// In front of a real server, with its token.
+    pub fn before(url: &str, token: &Path, handler: impl Fn(&Seen, usize, Vec<u8>) -> Reply + Send + Sync + 'static) -> Self {
+        let real = url.to_owned();
+        let fake = Self::start(move |seen, before| handler(seen, before, forward(&real, seen)));
+        std::fs::copy(token, fake.folder().join("token")).unwrap();
+        fake
+    }
+
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -189,4 +197,17 @@ fn read(stream: &TcpStream) -> Option<Seen> {
     seen.body = vec![0; length];
     reader.read_exact(&mut seen.body).ok()?;
     Some(seen)
+}
+
+/// What a real server at `url` answers to the same request.
+pub fn forward(url: &str, seen: &Seen) -> Vec<u8> {
+    let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+    let mut head = format!("{} {} HTTP/1.1\r\nconnection: close\r\n", seen.method, seen.path);
+    for (name, value) in seen.headers.iter().filter(|(name, _)| *name != "connection") {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    stream.write_all(&[format!("{head}\r\n").as_bytes(), &seen.body].concat()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    answer
 }

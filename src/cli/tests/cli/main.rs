@@ -11,6 +11,7 @@ mod first_hour;
 mod foreign;
 mod ledger;
 mod lists;
+mod promises;
 mod refusals;
 mod terminal;
 mod transport;

@@ -9,7 +9,7 @@ const MAC: &str = "52:54:00:00:00:01";
 
 /// `kurrent` with these arguments on a terminal where `typed` is typed, each part after its prompt was seen; what the terminal
 /// shows, and the exit code.
-fn on_terminal(fake: &Fake, arguments: &[&str], typed: &[(&str, &str)]) -> (String, Option<i32>) {
+pub fn on_terminal(fake: &Fake, arguments: &[&str], typed: &[(&str, &str)]) -> (String, Option<i32>) {
     let quoted: Vec<String> = arguments.iter().map(|a| format!("'{a}'")).collect();
     let line = format!("exec {} {}", env!("CARGO_BIN_EXE_kurrent"), quoted.join(" "));
     let mut command = Command::new("script");
