@@ -32,19 +32,20 @@ impl Token {
     }
 }
 
+/// 128 random bits as 26 letters of base32: for people to type.
+#[must_use]
+pub fn random_letters() -> Zeroizing<String> {
+    let bits = u128::from_be_bytes(random());
+    let letter = |n: usize| BASE32.get(usize::try_from((bits >> (5 * n)) & 31).unwrap_or(0));
+    Zeroizing::new((0..TOKEN_LETTERS).filter_map(letter).map(|o| char::from(*o)).collect())
+}
+
 /// `secrets/first-run-token`: read, or made.
 ///
 /// # Errors
 /// It can not be read or written, or was changed to something else.
 pub fn first_run_token(folder: &Path) -> anyhow::Result<Token> {
-    let made = || {
-        let bits = u128::from_be_bytes(random());
-        (0..TOKEN_LETTERS)
-            .filter_map(|n| BASE32.get(usize::try_from((bits >> (5 * n)) & 31).unwrap_or(0)))
-            .map(|o| char::from(*o))
-            .collect()
-    };
-    let text = read_or_make(&folder.join("first-run-token"), made)?;
+    let text = read_or_make(&folder.join("first-run-token"), || random_letters().to_string())?;
     if text.len() != TOKEN_LETTERS || !text.bytes().all(|b| BASE32.contains(&b)) {
         bail!("{}/first-run-token is not {TOKEN_LETTERS} letters of base32; remove the file to have a new one made", folder.display());
     }

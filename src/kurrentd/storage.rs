@@ -18,6 +18,7 @@ mod masters;
 pub mod node;
 mod scan;
 
+use crate::ledger::expect::Expectation;
 use crate::ledger::{LedgerHandle, SubmitError};
 use crate::reconcile::TargetHandle;
 pub use batch::{Batch, PlannedBatch, PlannedDisk};
@@ -160,6 +161,12 @@ impl Storage {
     #[must_use]
     pub fn jobs(&self) -> &Jobs {
         &self.0.jobs
+    }
+
+    /// What the writer will refuse, said before any work.
+    fn holds(&self, expected: &[Expectation]) -> Result<(), StorageError> {
+        let ledger = self.0.ledger.snapshot();
+        expected.iter().try_for_each(|e| e.check(&ledger)).map_err(|r| SubmitError::from(r).into())
     }
 
     fn node(&self, name: &AgentName) -> Arc<dyn StorageNode> {

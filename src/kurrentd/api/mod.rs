@@ -5,10 +5,12 @@
 //! repetition of requests. [`openapi`] describes what is here; a route without a description can not be added. Handlers only
 //! translate: what is allowed is the ledger's and the storage's business.
 
+mod agents;
 mod body;
 mod devices;
 mod etag;
 mod idempotency;
+mod join_tokens;
 mod leases;
 mod names;
 mod openapi;
@@ -69,6 +71,8 @@ fn routes() -> OpenApiRouter<Api> {
         .merge(devices::routes())
         .merge(workers::routes())
         .merge(storage::routes())
+        .merge(agents::routes())
+        .merge(join_tokens::routes())
 }
 
 /// The whole router.

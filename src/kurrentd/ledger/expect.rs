@@ -54,9 +54,11 @@ fn matches(wanted: &str, current: Option<&String>) -> bool {
 }
 
 impl Expectation {
+    /// Whether it is so in this ledger.
+    ///
     /// # Errors
     /// 409 `plan_stale` for the generation, 412 `precondition_failed` for the others.
-    pub(super) fn check(&self, ledger: &Ledger) -> Result<(), Rejected> {
+    pub fn check(&self, ledger: &Ledger) -> Result<(), Rejected> {
         let (what, wanted, current) = match self {
             Self::Generation(planned) if *planned == ledger.generation => return Ok(()),
             Self::Generation(planned) => {

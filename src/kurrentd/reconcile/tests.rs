@@ -292,10 +292,10 @@ async fn a_disk_that_was_enlarged_is_shown_larger_without_a_cut_also_when_the_da
     let attribute = bench.root().join(format!("subsystems/{}/namespaces/1/revalidate_size", disk.nqn));
     let seen_size = || fs::read_to_string(&attribute).unwrap().trim().parse::<u64>().unwrap();
     assert_eq!(seen_size(), 1 << 20);
-    bench.shared.storage.resize_disk(&worker, &disk.os_tag, 2 << 20, "test").await.unwrap();
+    bench.shared.storage.resize_disk(&worker, &disk.os_tag, 2 << 20, "test", vec![]).await.unwrap();
     let seen = bench.pass(&mut follower);
     assert_eq!((seen.faults, seen.exports.len(), seen_size()), (vec![], 1, 2 << 20));
-    bench.shared.storage.resize_disk(&worker, &disk.os_tag, 3 << 20, "test").await.unwrap();
+    bench.shared.storage.resize_disk(&worker, &disk.os_tag, 3 << 20, "test", vec![]).await.unwrap();
     let bench = bench.restart().await;
     let seen = bench.pass(&mut bench.follower());
     assert_eq!((seen.faults, seen.exports.len(), seen_size()), (vec![], 1, 3 << 20));

@@ -150,7 +150,7 @@ impl Storage {
         }
         let ids = begun.iter().map(|(_, _, job)| job.id().to_owned()).collect();
         for (wanted, placed, job) in begun {
-            let request = NewDisk { wanted, remark: String::new() };
+            let request = NewDisk { wanted, remark: String::new(), expected: Vec::new() };
             tokio::spawn(self.clone().create_planned(request, placed, job, actor.to_owned()));
         }
         Ok(ids)

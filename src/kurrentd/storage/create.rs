@@ -5,6 +5,7 @@ use super::jobs::{CANCELLED, Kind, Made, Running};
 use super::node::{Draft, Hold, StorageNode};
 use super::{Storage, StorageError, blocking};
 use crate::ledger::SubmitError;
+use crate::ledger::expect::Expectation;
 use kurrent_core::id::{AgentName, OsName, OsTag, OsVersion, WorkerId, disk_file_name, disk_nqn};
 use kurrent_core::ledger::{Change, Disk, DiskSource};
 use kurrent_core::placement::{Content, Placement, Wanted, plan};
@@ -22,13 +23,15 @@ pub struct NewDisk {
     pub wanted: Wanted,
     /// What people wrote down.
     pub remark: String,
+    /// What must be so when it is recorded.
+    pub expected: Vec<Expectation>,
 }
 
 impl NewDisk {
     /// Wherever there is room, without a remark.
     #[must_use]
     pub fn anywhere(worker: WorkerId, os: OsName, os_version: OsVersion, content: Content) -> Self {
-        Self { wanted: Wanted { worker, os, os_version, content, pin: None }, remark: String::new() }
+        Self { wanted: Wanted { worker, os, os_version, content, pin: None }, remark: String::new(), expected: Vec::new() }
     }
 }
 
@@ -49,6 +52,7 @@ pub(super) struct Making {
     worker: WorkerId,
     node: Arc<dyn StorageNode>,
     draft: Box<dyn Draft>,
+    expected: Vec<Expectation>,
     /// Nobody else makes this system for this Worker meanwhile.
     _wanted: Claim,
 }
@@ -67,6 +71,7 @@ impl Storage {
     }
 
     async fn create(self, request: NewDisk, actor: String) -> Result<Created, StorageError> {
+        self.holds(&request.expected)?;
         let ledger = self.0.ledger.snapshot();
         let nodes = self.probe_all(&ledger).await;
         let placed = plan(&ledger, &nodes, std::slice::from_ref(&request.wanted)).pop();
@@ -106,7 +111,7 @@ impl Storage {
 
     /// The unfinished file on its node.
     pub(super) async fn begin(&self, request: NewDisk, placed: Placement) -> Result<Making, StorageError> {
-        let NewDisk { wanted, remark } = request;
+        let NewDisk { wanted, remark, expected } = request;
         let claim = self.0.wanted.write(format!("the disk for {} {} of {}", wanted.os, wanted.os_version, wanted.worker))?;
         let node = self.node(&placed.agent);
         let mut disk = self.new_disk(&wanted, placed, remark);
@@ -116,7 +121,7 @@ impl Storage {
         if let DiskSource::Master { digest, .. } = &mut disk.source {
             *digest = draft.digest();
         }
-        Ok(Making { disk, worker: wanted.worker, node, draft, _wanted: claim })
+        Ok(Making { disk, worker: wanted.worker, node, draft, expected, _wanted: claim })
     }
 
     async fn carry_out(&self, mut making: Making, job: &Arc<Running>, actor: &str) -> Result<Made, StorageError> {
@@ -176,9 +181,9 @@ impl Storage {
     /// Makes the file durable under its name, then the record; without a record the file goes again. When nobody knows whether
     /// there is a record, the file stays: a restart finds its record, or lists it as left over.
     async fn record(&self, making: Making, actor: &str) -> Result<Disk, StorageError> {
-        let Making { disk, worker, node, draft, _wanted } = making;
+        let Making { disk, worker, node, draft, expected, _wanted } = making;
         let hold: Hold = blocking(move || draft.finish()).await?;
-        let submitted = self.0.ledger.submit(Change::AddDisk { worker, disk: disk.clone() }, actor).await;
+        let submitted = self.0.ledger.submit_if(Change::AddDisk { worker, disk: disk.clone() }, actor, expected).await;
         if let Err(in_doubt @ SubmitError::InDoubt(_)) = submitted {
             tracing::error!(file = %disk.filename, "storage: whether this disk has a record is unknown until a restart; its file is kept");
             return Err(in_doubt.into());

@@ -5,14 +5,16 @@ use super::local::Folder;
 use super::node::Hold;
 use super::{Storage, StorageError, WITHDRAW_DEADLINE, blocking, image, not_found};
 use crate::ledger::SubmitError;
+use crate::ledger::expect::Expectation;
 use crate::reconcile::TargetHandle;
 use kurrent_core::gpt::Contents;
 use kurrent_core::id::{AgentName, FileName, OsName, OsTag, OsVersion, WorkerId};
-use kurrent_core::ledger::{Change, Disk, DiskSource};
+use kurrent_core::ledger::{Change, Disk, DiskSource, Ledger};
 use kurrent_core::placement::{Content, Wanted};
 use kurrent_sys::store;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A retained file that becomes a disk again (K42).
 #[derive(Clone, Debug)]
@@ -27,6 +29,8 @@ pub struct Adoption {
     pub os_version: OsVersion,
     /// What people wrote down.
     pub remark: String,
+    /// What must be so when it is recorded.
+    pub expected: Vec<Expectation>,
 }
 
 impl Storage {
@@ -43,7 +47,8 @@ impl Storage {
     }
 
     async fn adopt(&self, adoption: Adoption, actor: &str) -> Result<Disk, StorageError> {
-        let Adoption { worker, file, os, os_version, remark } = adoption;
+        let Adoption { worker, file, os, os_version, remark, expected } = adoption;
+        self.holds(&expected)?;
         let ledger = self.0.ledger.snapshot();
         if !ledger.workers.contains_key(&worker) {
             return Err(not_found("worker_not_found", format!("there is no worker {worker}; create it first")));
@@ -60,7 +65,7 @@ impl Storage {
         let (local, from, to) = (self.0.local.clone(), file.clone(), disk.filename.clone());
         let held_last = local.claims.write(to.as_str())?;
         blocking(move || rename(&local, &from, &to)).await?;
-        let submitted = self.0.ledger.submit(Change::AddDisk { worker, disk: disk.clone() }, actor).await;
+        let submitted = self.0.ledger.submit_if(Change::AddDisk { worker, disk: disk.clone() }, actor, expected).await;
         match submitted {
             Ok(_) => {}
             Err(in_doubt @ SubmitError::InDoubt(_)) => return Err(in_doubt.into()),
@@ -117,7 +122,15 @@ impl Storage {
     ///
     /// # Errors
     /// `disk_not_found`, `disk_shrinks`, `size`, `disk_full`, `busy`.
-    pub async fn resize_disk(&self, worker: &WorkerId, os_tag: &OsTag, size_bytes: u64, actor: &str) -> Result<Disk, StorageError> {
+    pub async fn resize_disk(
+        &self,
+        worker: &WorkerId,
+        os_tag: &OsTag,
+        size_bytes: u64,
+        actor: &str,
+        expected: Vec<Expectation>,
+    ) -> Result<(Disk, Arc<Ledger>), StorageError> {
+        self.holds(&expected)?;
         let disk = self.disk(worker, os_tag)?;
         if size_bytes < disk.size_bytes {
             let detail = format!("disk {os_tag} has {} bytes already; a disk can only grow, choose that or more", disk.size_bytes);
@@ -131,8 +144,8 @@ impl Storage {
             let file = disk.filename.clone();
             let _hold: Hold = blocking(move || node.grow(&file, size_bytes)).await?;
             let change = Change::ResizeDisk { worker: worker.clone(), os_tag: os_tag.clone(), size_bytes };
-            storage.0.ledger.submit(change, &actor).await?;
-            storage.disk(&worker, &os_tag)
+            let (_, ledger) = storage.0.ledger.submit_if(change, &actor, expected).await?;
+            Ok((Disk { size_bytes, ..disk }, ledger))
         });
         work.await.unwrap_or_else(|_| Err(StorageError::new("internal", 500, "the work was ended; see the log".into())))
     }
@@ -148,13 +161,13 @@ impl Storage {
         os_tag: &OsTag,
         delete_file: bool,
         actor: &str,
-        target: &TargetHandle,
+        expected: Vec<Expectation>,
     ) -> Result<(), StorageError> {
         let disk = self.disk(worker, os_tag)?;
         let change = Change::RemoveDisk { worker: worker.clone(), os_tag: os_tag.clone() };
-        let (_, ledger) = self.0.ledger.submit(change, actor).await?;
+        let (_, ledger) = self.0.ledger.submit_if(change, actor, expected).await?;
         if delete_file {
-            self.remove_files(std::slice::from_ref(&disk), ledger.generation, target).await?;
+            self.remove_files(std::slice::from_ref(&disk), ledger.generation, &self.0.target).await?;
         }
         Ok(())
     }

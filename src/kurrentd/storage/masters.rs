@@ -5,6 +5,7 @@ use super::copy::SparseWriter;
 use super::jobs::{Kind, Made, Running};
 use super::local::{LocalNode, Part};
 use super::{Storage, StorageError, blocking, image, not_found};
+use crate::ledger::expect::Expectation;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes};
 use kurrent_core::gpt::BLOCK_BYTES;
@@ -53,10 +54,10 @@ impl Storage {
     ///
     /// # Errors
     /// `master_not_found`, `busy` while it is being cloned or imported, `file_not_removed`.
-    pub async fn delete_master(&self, name: &FileName, actor: &str) -> Result<(), StorageError> {
+    pub async fn delete_master(&self, name: &FileName, actor: &str, expected: Vec<Expectation>) -> Result<(), StorageError> {
         let held = self.0.local.claims.write(name.as_str())?;
         self.master(name).await?;
-        self.0.ledger.submit(Change::ForgetMaster { name: name.clone() }, actor).await?;
+        self.0.ledger.submit_if(Change::ForgetMaster { name: name.clone() }, actor, expected).await?;
         let (local, name) = (self.0.local.clone(), name.clone());
         blocking(move || {
             let _held = held;

@@ -220,12 +220,12 @@ async fn a_disk_is_deleted_with_or_without_its_file() {
     let kept = bench.create("w1", "13", Content::Empty(1 << 20)).await.unwrap();
     let gone = bench.create("w1", "14", Content::Empty(1 << 20)).await.unwrap();
     let worker: WorkerId = "w1".parse().unwrap();
-    let target = settled();
+    bench.shared.target.publish(following());
     for (disk, delete_file) in [(&kept, false), (&gone, true)] {
-        bench.storage().delete_disk(&worker, &disk.os_tag, delete_file, "test", &target).await.unwrap();
+        bench.storage().delete_disk(&worker, &disk.os_tag, delete_file, "test", vec![]).await.unwrap();
     }
     assert_eq!(bench.files(), [kept.filename.as_str()]);
-    let again = bench.storage().delete_disk(&worker, &kept.os_tag, true, "test", &target).await;
+    let again = bench.storage().delete_disk(&worker, &kept.os_tag, true, "test", vec![]).await;
     assert_eq!(again.unwrap_err().code, "disk_not_found");
 }
 
@@ -235,9 +235,8 @@ async fn a_file_that_is_still_exported_is_kept() {
     let disk = bench.create("w1", "13", Content::Empty(1 << 20)).await.unwrap();
     let path = bench.folder.path().join("disks").join(disk.filename.as_str()).display().to_string();
     let export = crate::reconcile::Export { subsystem: disk.nqn.to_string(), host: String::new(), path };
-    let target = TargetHandle::default();
-    target.publish(crate::reconcile::Observation { generation: u64::MAX, looked: true, exports: vec![export], ..Default::default() });
-    let refused = bench.storage().delete_disk(&"w1".parse().unwrap(), &disk.os_tag, true, "test", &target).await.unwrap_err();
+    bench.shared.target.publish(crate::reconcile::Observation { exports: vec![export], ..following() });
+    let refused = bench.storage().delete_disk(&"w1".parse().unwrap(), &disk.os_tag, true, "test", vec![]).await.unwrap_err();
     assert_eq!(refused.code, "still_exported");
     assert_eq!(bench.files(), [disk.filename.as_str()]);
 }

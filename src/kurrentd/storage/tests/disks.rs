@@ -10,6 +10,7 @@ fn adoption(worker: &str, file: &str, version: &str) -> Adoption {
         os: "debian".parse().unwrap(),
         os_version: version.parse().unwrap(),
         remark: "found again".into(),
+        expected: vec![],
     }
 }
 
@@ -25,7 +26,7 @@ async fn k37_k42_a_retained_file_becomes_a_disk_again_with_a_new_identity_and_th
     let octets = master();
     std::fs::write(bench.path("debian_tpl_13.img"), &octets).unwrap();
     let old = bench.create("w1", "13", Content::Master("debian_tpl_13.img".parse().unwrap())).await.unwrap();
-    bench.storage().delete_disk(&"w1".parse().unwrap(), &old.os_tag, false, "test", &bench.shared.target).await.unwrap();
+    bench.storage().delete_disk(&"w1".parse().unwrap(), &old.os_tag, false, "test", vec![]).await.unwrap();
     assert_eq!(bench.leftovers().await, [old.filename.to_string()]);
     let new = bench.storage().adopt_disk(adoption("w2", old.filename.as_str(), "13"), "test").await.unwrap();
     assert_eq!((new.source.clone(), new.size_bytes, new.remark.as_str()), (DiskSource::Adopted, old.size_bytes, "found again"));
@@ -131,20 +132,20 @@ async fn a_disk_grows_durably_and_never_shrinks_and_what_a_crash_left_is_shown_a
     let worker: WorkerId = "w1".parse().unwrap();
     let disk = bench.create("w1", "1", Content::Empty(1 << 20)).await.unwrap();
     std::fs::write(bench.path(disk.filename.as_str()), vec![9; 1 << 20]).unwrap();
-    let resize = |size| bench.storage().resize_disk(&worker, &disk.os_tag, size, "test");
-    assert_eq!(resize(2 << 20).await.unwrap().size_bytes, 2 << 20);
+    let resize = |size| bench.storage().resize_disk(&worker, &disk.os_tag, size, "test", vec![]);
+    assert_eq!(resize(2 << 20).await.unwrap().0.size_bytes, 2 << 20);
     let octets = std::fs::read(bench.path(disk.filename.as_str())).unwrap();
     assert!(octets[..1 << 20] == vec![9; 1 << 20] && octets[1 << 20..] == vec![0; 1 << 20], "what was there stays");
     for (size, code) in [(1 << 20, "disk_shrinks"), ((2 << 20) + 1, "size"), (1 << 60, "disk_full")] {
         assert_eq!(resize(size).await.unwrap_err().code, code);
     }
-    assert_eq!(resize(2 << 20).await.unwrap().size_bytes, 2 << 20, "asked for again");
+    assert_eq!(resize(2 << 20).await.unwrap().0.size_bytes, 2 << 20, "asked for again");
     // The file was enlarged, and then the power failed.
     std::fs::OpenOptions::new().write(true).open(bench.path(disk.filename.as_str())).unwrap().set_len(4 << 20).unwrap();
     let fault = bench.storage().file_faults(bench.disks("w1")).await.unwrap().remove(0).unwrap();
     assert!(fault.contains("resize it to 4194304"), "{fault}");
     assert_eq!(resize(3 << 20).await.unwrap_err().code, "disk_shrinks", "the file never gets smaller");
-    assert_eq!(resize(4 << 20).await.unwrap().size_bytes, 4 << 20);
+    assert_eq!(resize(4 << 20).await.unwrap().0.size_bytes, 4 << 20);
     assert_eq!(bench.storage().file_faults(bench.disks("w1")).await.unwrap(), [None]);
     std::fs::remove_file(bench.path(disk.filename.as_str())).unwrap();
     assert!(bench.storage().file_faults(bench.disks("w1")).await.unwrap()[0].as_ref().unwrap().contains("is gone"));
@@ -158,14 +159,10 @@ async fn resizes_and_a_deletion_at_once_leave_file_and_record_in_step() {
     for round in 0..10 {
         let disk = bench.create("w1", &round.to_string(), Content::Empty(1 << 20)).await.unwrap();
         let (a, b, deleted) = tokio::join!(
-            bench.storage().resize_disk(&worker, &disk.os_tag, 2 << 20, "test"),
-            bench.storage().resize_disk(&worker, &disk.os_tag, 3 << 20, "test"),
+            bench.storage().resize_disk(&worker, &disk.os_tag, 2 << 20, "test", vec![]),
+            bench.storage().resize_disk(&worker, &disk.os_tag, 3 << 20, "test", vec![]),
             async {
-                if round % 2 == 0 {
-                    Some(bench.storage().delete_disk(&worker, &disk.os_tag, true, "test", &bench.shared.target).await)
-                } else {
-                    None
-                }
+                if round % 2 == 0 { Some(bench.storage().delete_disk(&worker, &disk.os_tag, true, "test", vec![]).await) } else { None }
             },
         );
         if let Some(deleted) = deleted {
@@ -204,7 +201,7 @@ async fn k20_the_newest_remaining_disk_is_promoted_and_none_left_clears_the_defa
     }
     assert_eq!(bench.worker("w1").default_disk, Some(disks[0].os_tag.clone()), "K19: the first stays default");
     for (delete, default) in [(0, Some(2)), (2, Some(1)), (1, None)] {
-        bench.storage().delete_disk(&worker, &disks[delete].os_tag, true, "test", &bench.shared.target).await.unwrap();
+        bench.storage().delete_disk(&worker, &disks[delete].os_tag, true, "test", vec![]).await.unwrap();
         assert_eq!(bench.worker("w1").default_disk, default.map(|d: usize| disks[d].os_tag.clone()));
     }
     assert_eq!(bench.files(), Vec::<String>::new());

@@ -86,17 +86,17 @@ async fn a_master_goes_with_its_tags_but_not_while_it_is_cloned() {
     let made = bench.storage().create_disk(bench.request("w1", "13", content), "test").await.unwrap();
     // Where the file system clones by reference there is no such time.
     if let Created::Job(job) = made {
-        let refused = bench.storage().delete_master(&NAME.parse().unwrap(), "test").await;
+        let refused = bench.storage().delete_master(&NAME.parse().unwrap(), "test", vec![]).await;
         if !bench.storage().jobs().view(&job).unwrap().state.is_final() {
             assert_eq!(refused.unwrap_err().code, "busy");
         }
         assert_eq!(bench.ended(&job).await.state, JobState::Done);
     }
     if bench.path(NAME).exists() {
-        bench.storage().delete_master(&NAME.parse().unwrap(), "test").await.unwrap();
+        bench.storage().delete_master(&NAME.parse().unwrap(), "test", vec![]).await.unwrap();
     }
     assert!(bench.shared.ledger.snapshot().masters.is_empty() && !bench.path(NAME).exists());
-    let gone = bench.storage().delete_master(&NAME.parse().unwrap(), "test").await.unwrap_err();
+    let gone = bench.storage().delete_master(&NAME.parse().unwrap(), "test", vec![]).await.unwrap_err();
     assert_eq!(gone.code, "master_not_found");
 }
 
@@ -119,8 +119,8 @@ async fn a_cancelled_clone_leaves_nothing_and_no_error_and_can_be_asked_for_agai
             Err(too_late) => {
                 assert!(["job_ending", "job_finished"].contains(&too_late.code));
                 let disk = bench.ended(&job).await.disk.unwrap();
-                let target = settled();
-                bench.storage().delete_disk(&"w1".parse().unwrap(), &disk.os_tag, true, "test", &target).await.unwrap();
+                bench.shared.target.publish(following());
+                bench.storage().delete_disk(&"w1".parse().unwrap(), &disk.os_tag, true, "test", vec![]).await.unwrap();
             }
         }
         assert_eq!(bench.worker("w1").error, "");
@@ -137,7 +137,7 @@ async fn an_import_is_a_job_that_others_see_and_can_stop() {
     sender.send(Bytes::from(master()[..1 << 20].to_vec())).await.unwrap();
     let job = until(async || bench.storage().jobs().views().into_iter().find(|j| j.done_bytes == 1 << 20)).await;
     assert_eq!((job.kind, job.total_bytes, job.state), (jobs::Kind::Import, MASTER_BYTES as u64, JobState::Running));
-    assert_eq!(bench.storage().delete_master(&NAME.parse().unwrap(), "test").await.unwrap_err().code, "busy");
+    assert_eq!(bench.storage().delete_master(&NAME.parse().unwrap(), "test", vec![]).await.unwrap_err().code, "busy");
     // The sender stalls: a cancel does not wait for it.
     assert_eq!(bench.storage().jobs().cancel(&job.id).await.unwrap().state, JobState::Cancelled);
     assert_eq!(import.await.unwrap().unwrap_err().code, "cancelled");

@@ -162,7 +162,7 @@ async fn k32_a_drained_node_keeps_its_disks_and_gets_no_new_ones() {
     for version in ["2", "3"] {
         assert_eq!(bench.create("w1", version, Content::Empty(4096)).await.unwrap().agent.as_str(), "a");
     }
-    let grown = bench.storage().resize_disk(&"w1".parse().unwrap(), &disk.os_tag, 2 * GIB, "test").await.unwrap();
+    let grown = bench.storage().resize_disk(&"w1".parse().unwrap(), &disk.os_tag, 2 * GIB, "test", vec![]).await.unwrap().0;
     assert_eq!((grown.size_bytes, b.files()), (2 * GIB, vec![2 * GIB]), "what is there stays in service");
 }
 
@@ -173,6 +173,6 @@ async fn k32_a_node_that_is_only_recorded_is_never_chosen_and_says_why() {
     assert_eq!(bench.create("w1", "1", Content::Empty(4096)).await.unwrap().agent, AgentName::local());
     let status = bench.storage().probe(&"far".parse().unwrap()).await;
     assert!(status.reachable.unwrap_err().contains("https://10.0.0.2:8443"));
-    let pinned = NewDisk { wanted: wanted("w1", "2", Some("far")), remark: String::new() };
+    let pinned = NewDisk { wanted: wanted("w1", "2", Some("far")), remark: String::new(), expected: vec![] };
     assert_eq!(bench.storage().create_disk(pinned, "test").await.unwrap_err().code, "no_storage_node");
 }

@@ -1,0 +1,228 @@
+//! Work that takes longer than a request: listed, watched, cancelled.
+
+use crate::api::body::{Query, Segments};
+use crate::api::names::{Cursor, Name, Time};
+use crate::api::page::Wanted;
+use crate::api::problem::Problem;
+use crate::api::workers::DiskView;
+use crate::api::{ACTOR, Api};
+use crate::audit::Event;
+use crate::storage::jobs::{Jobs, Kind};
+use crate::storage::{JobState, JobView};
+use axum::Json;
+use axum::extract::State;
+use axum::response::sse::{Event as Told, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, Stream};
+use kurrent_core::time::Wall;
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(list_jobs)).routes(routes!(get_job, cancel_job)).routes(routes!(watch_job))
+}
+
+/// Work that takes longer than a request.
+#[derive(Serialize, ToSchema)]
+struct Job {
+    #[schema(value_type = Name)]
+    id: String,
+    #[schema(value_type = KindWord)]
+    kind: Kind,
+    /// In words.
+    what: String,
+    #[schema(value_type = StateWord)]
+    state: JobState,
+    done_bytes: u64,
+    /// 0 when that is not known.
+    total_bytes: u64,
+    bytes_per_second: u64,
+    #[schema(value_type = Time)]
+    started_at: Wall,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Time>, nullable = false)]
+    finished_at: Option<Wall>,
+    /// Why it takes so long, if there is something to know.
+    warning: String,
+    /// Path of what it made, when done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    result: Option<String>,
+    /// The disk, when done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    disk: Option<DiskView>,
+    /// Stable code of the failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
+    code: Option<&'static str>,
+    /// The failure in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    detail: Option<String>,
+}
+
+/// How far a job is.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = JobState)]
+#[expect(dead_code, reason = "describes the storage's JobState")]
+enum StateWord {
+    /// For others to end.
+    Waiting,
+    Running,
+    /// It clears away what it made.
+    Cancelling,
+    Done,
+    /// It made nothing.
+    Failed,
+    /// It was stopped and left nothing.
+    Cancelled,
+}
+
+/// What a job does.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = JobKind)]
+#[expect(dead_code, reason = "describes the storage's Kind")]
+enum KindWord {
+    Clone,
+    Create,
+    Import,
+}
+
+impl From<JobView> for Job {
+    fn from(job: JobView) -> Self {
+        Self {
+            id: job.id,
+            kind: job.kind,
+            what: job.what,
+            state: job.state,
+            done_bytes: job.done_bytes,
+            total_bytes: job.total_bytes,
+            bytes_per_second: job.bytes_per_second,
+            started_at: job.started_at,
+            finished_at: job.finished_at,
+            warning: job.warning,
+            result: job.result,
+            disk: job.disk.map(Into::into),
+            code: job.code,
+            detail: job.detail,
+        }
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PieceQuery {
+    /// Jobs of one answer.
+    #[param(minimum = 1, maximum = 1000, default = 200)]
+    limit: Option<usize>,
+    /// Where the previous answer ended.
+    #[param(value_type = Option<Cursor>)]
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct JobList {
+    #[schema(max_items = 1000)]
+    jobs: Vec<Job>,
+    /// The cursor of what follows; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    next: Option<String>,
+}
+
+/// List jobs
+#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(PieceQuery),
+    responses((status = 200, description = "Of this run of kurrentd, the oldest first", body = JobList)))]
+async fn list_jobs(State(api): State<Api>, Query(piece): Query<PieceQuery>) -> Result<Json<JobList>, Problem> {
+    let wanted = Wanted::new(piece.limit, piece.cursor.as_deref())?;
+    // Many begin within one second, so the id is part of the order.
+    let key = |job: &JobView| format!("{:020} {}", job.started_at.as_nanosecond().max(0), job.id);
+    let mut jobs = api.shared.storage.jobs().views();
+    jobs.sort_by_key(key);
+    let page = wanted.take_sorted(jobs.into_iter(), key);
+    Ok(Json(JobList { jobs: page.items.into_iter().map(Into::into).collect(), next: page.next }))
+}
+
+fn job_of(jobs: &Jobs, id: &str) -> Result<JobView, Problem> {
+    let none = || Problem::new(404, "job_not_found", "there is no such job of this run of the daemon; see the job list");
+    jobs.view(id).ok_or_else(none)
+}
+
+/// Get a job
+#[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs", responses((status = 200, description = "The job", body = Job)))]
+async fn get_job(State(api): State<Api>, path: Segments) -> Result<Json<Job>, Problem> {
+    Ok(Json(job_of(api.shared.storage.jobs(), path.text("id"))?.into()))
+}
+
+/// Cancel a job
+///
+/// The answer comes when it has cleared away what it made. What is being recorded, or has ended, is not cancelled.
+#[utoipa::path(delete, path = "/v1/jobs/{id}", tag = "jobs", responses((status = 200, description = "It is cancelled", body = Job)))]
+async fn cancel_job(State(api): State<Api>, path: Segments) -> Result<Json<Job>, Problem> {
+    let id = path.text("id");
+    let what = job_of(api.shared.storage.jobs(), id)?.what;
+    let cancelled = api.shared.storage.jobs().cancel(id).await;
+    let result = cancelled.as_ref().map_or_else(|e| e.code, |_| "ok").to_owned();
+    api.shared.audit.record(Event { actor: ACTOR.into(), verb: "job-cancel", device: None, object: what, result });
+    Ok(Json(cancelled?.into()))
+}
+
+/// Watch a job
+///
+/// Server-sent events, each with the job as it is then: the first at once, the last when it has ended.
+#[utoipa::path(get, path = "/v1/jobs/{id}/events", tag = "jobs",
+    responses((status = 200, description = "Events named job", body = Job, content_type = "text/event-stream")))]
+async fn watch_job(State(api): State<Api>, path: Segments) -> Result<Response, Problem> {
+    let jobs = api.shared.storage.jobs().clone();
+    // Before the first look, so that nothing is missed in between.
+    let news = jobs.subscribe();
+    let now = job_of(&jobs, path.text("id"))?;
+    Ok(Sse::new(events(jobs, news, now)).keep_alive(KeepAlive::default()).into_response())
+}
+
+/// Where a watcher is.
+struct Watch {
+    jobs: Jobs,
+    news: Receiver<JobView>,
+    id: String,
+    /// What is to be told next.
+    next: Option<JobView>,
+    ended: bool,
+}
+
+fn events(jobs: Jobs, news: Receiver<JobView>, now: JobView) -> impl Stream<Item = Result<Told, Infallible>> + Send {
+    let watch = Watch { jobs, news, id: now.id.clone(), next: Some(now), ended: false };
+    stream::unfold(watch, async |mut watch| {
+        if watch.ended {
+            return None;
+        }
+        let job = match watch.next.take() {
+            Some(job) => job,
+            None => news_of(&mut watch).await?,
+        };
+        watch.ended = job.state.is_final();
+        let told = Told::default().event("job").json_data(Job::from(job)).unwrap_or_default();
+        Some((Ok(told), watch))
+    })
+}
+
+async fn news_of(watch: &mut Watch) -> Option<JobView> {
+    loop {
+        match watch.news.recv().await {
+            Ok(job) if job.id == watch.id => return Some(job),
+            Ok(_) => {}
+            // Whoever lags behind gets what is so now.
+            Err(RecvError::Lagged(_)) => return watch.jobs.view(&watch.id),
+            Err(RecvError::Closed) => return None,
+        }
+    }
+}

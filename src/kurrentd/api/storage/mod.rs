@@ -1,0 +1,19 @@
+//! System disks, masters, files without a record, jobs.
+
+mod batch;
+mod disks;
+mod jobs;
+mod leftovers;
+mod masters;
+
+use super::Api;
+use utoipa_axum::router::OpenApiRouter;
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .merge(disks::routes())
+        .merge(batch::routes())
+        .merge(masters::routes())
+        .merge(leftovers::routes())
+        .merge(jobs::routes())
+}
