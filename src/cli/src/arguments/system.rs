@@ -180,7 +180,8 @@ pub struct Restore {
 /// Where the passphrase is.
 #[derive(Clone, Debug, Args)]
 pub struct Passphrase {
-    /// File whose first line is the passphrase; else it is asked for. Never given in the open: other users see command lines.
+    /// File whose first line is the passphrase (12 characters or more); else it is asked for. Never given in the open: other
+    /// users see command lines.
     #[arg(long, env = "KURRENT_PASSPHRASE_FILE", value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
 }

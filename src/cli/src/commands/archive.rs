@@ -78,7 +78,11 @@ pub async fn restore(session: &Session, wanted: Restore) -> Result<(), Failure> 
     let order = json!({ "passphrase": passphrase, "dry_run": wanted.dry_run });
     let answer = session.client.post("/v1/restore", order).await?;
     session.show(&answer, |answer| {
-        let done = if wanted.dry_run { "the backup is good; nothing was changed" } else { "restored; the appliance starts again with it" };
+        let done = if wanted.dry_run {
+            "the backup is good; nothing was changed"
+        } else {
+            "restored; the appliance starts again with it, and with its token"
+        };
         if answer.is_null() { done.to_owned() } else { format!("{done}\n{}", fields(answer)) }
     })
 }

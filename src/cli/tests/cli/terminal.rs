@@ -98,3 +98,26 @@ fn a_passphrase_is_typed_twice_and_never_seen() {
     assert!(code == Some(1) && shown.contains("differ"), "{shown}");
     assert_eq!(fake.seen().len(), 1);
 }
+
+#[test]
+fn watching_redraws_the_screen_until_ctrl_c() {
+    let fake = Fake::start(|seen, before| match seen.path.as_str() {
+        "/v1/events" => Reply::Json(404, json!({ "status": 404, "code": "no_such_path", "detail": "none" })),
+        _ => Reply::Json(200, json!({ "generation": before })),
+    });
+    let (shown, code) = on_terminal(&fake, &["status", "--watch"], &[("generation  2", "\u{3}")]);
+    assert_eq!(code, Some(130), "{shown}");
+    assert_eq!(shown.matches("\u{1b}[2J\u{1b}[H").count(), 2, "{shown:?}");
+}
+
+#[test]
+fn long_work_has_a_bar() {
+    let fake = Fake::answering(200, json!({ "masters": [] }));
+    let image = fake.folder().join("a_tpl_b.img");
+    std::fs::write(&image, vec![7; 8 << 20]).unwrap();
+    let (shown, code) = on_terminal(&fake, &["master", "import", image.to_str().unwrap()], &[]);
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("[########################] sending a_tpl_b.img: 100 % of 8 MiB"), "{shown:?}");
+    assert!(shown.trim_end().ends_with("master a_tpl_b.img is there"), "{shown:?}");
+    assert_eq!(fake.seen()[1].body.len(), 8 << 20);
+}
