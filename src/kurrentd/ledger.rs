@@ -1,13 +1,17 @@
 //! The ledger writer: the one task that changes ledgers, durable before it answers. Everybody else holds snapshots.
 //!
-//! Changes that wait together are committed together (one fsync chain). A change that only refreshes what a device says of
-//! itself is published at once and written with the next durable change, or after a while ([`writer`]).
-//! How the files change all or nothing is described in [`files`].
+//! Changes that wait together are committed together (one line, one sync). A change that only refreshes what a device says of
+//! itself is published at once and written with the files, after a while ([`writer`]).
+//! How journal and files hold every change all or nothing is described in [`files`].
 
+mod checkpoint;
 pub mod expect;
 pub mod files;
+mod folder;
+mod journal;
 pub mod knocking;
 pub mod load;
+mod replay;
 mod writer;
 
 use expect::Expectation;
@@ -69,7 +73,7 @@ pub(crate) struct Submission {
 
 pub(crate) enum Order {
     Submit(Box<Submission>),
-    /// Write what is only in memory; answers when it is durable.
+    /// Bring the files up to date, with what is only in memory, too; answers when that is durable, or can not be done now.
     Flush(oneshot::Sender<()>),
 }
 
@@ -175,7 +179,7 @@ impl LedgerHandle {
         answer.await.map_err(|_| SubmitError::InDoubt(ended()))?
     }
 
-    /// Writes what is only in memory; for an orderly end.
+    /// Brings the ledger files up to date, with what is only in memory, too; changes go on meanwhile. For an orderly end.
     pub async fn flush(&self) {
         let (done, answer) = oneshot::channel();
         if self.orders.send(Order::Flush(done)).await.is_ok() {
@@ -185,6 +189,12 @@ impl LedgerHandle {
     }
 }
 
+#[cfg(test)]
+#[path = "ledger/cut_tests.rs"]
+mod cut_tests;
+#[cfg(test)]
+#[path = "ledger/edit_tests.rs"]
+mod edit_tests;
 #[cfg(test)]
 #[path = "ledger/tests.rs"]
 mod tests;

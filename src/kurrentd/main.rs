@@ -202,10 +202,14 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                     Err(fault) => return bad_input(&fault),
                 },
             };
-            match kurrentd::ledger::load::check(&folder) {
-                Ok(Some(ledger)) => {
+            match kurrentd::ledger::load::examine(&folder) {
+                Ok(Some(kurrentd::ledger::load::Checked { ledger, waiting })) => {
                     let (generation, devices, workers) = (ledger.generation, ledger.devices.len(), ledger.workers.len());
-                    println!("{}: generation {generation}, {devices} devices, {workers} Workers", folder.display());
+                    let waiting = match waiting {
+                        0 => String::new(),
+                        n => format!("; {n} changes wait in journal.jsonl"),
+                    };
+                    println!("{}: generation {generation}, {devices} devices, {workers} Workers{waiting}", folder.display());
                 }
                 Ok(None) => println!("{}: no ledgers yet; kurrentd begins empty ones at its first start", folder.display()),
                 Err(error) => return bad_input(&error),

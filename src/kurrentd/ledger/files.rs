@@ -1,31 +1,46 @@
-//! The ledger files (`devices.yml`, `workers.yml`, …) on disk: loaded whole, changed all or nothing.
+//! The ledgers on disk: a journal line makes a change durable, the ledger files follow soon after.
 //!
-//! One changed file: it is replaced (`sys::store`); the rename is the commit. Several changed files: the new texts go into
-//! `intent.json` first, whose rename is the commit; then each file is replaced and the intent removed. At start a leftover
-//! intent is carried out for every file whose generation is older. Cut anywhere, the next start has the change whole or not
-//! at all:
+//! This is the boundary that another backend would take the place of: [`Files::open`] loads, [`Files::commit`] makes one ledger
+//! out of another durable, [`Files::look`] finds what was edited behind our back, and [`Files::job`] is work to be done beside
+//! commits. ARCHITECTURE.md section 7 has every crash point.
 //!
 //! ```text
-//!   nothing | intent.json renamed = COMMIT | devices.yml | workers.yml | intent.json removed
-//!   old     | new (carried out at start)   | new         | new         | new
+//!   commit       line written | line synced = COMMIT
+//!   checkpoint   masters.yml | agents.yml | workers.yml | devices.yml | settings.yml | journal.jsonl replaced by a shorter one
 //! ```
 //!
-//! Three different starts: all files *missing* begins empty (and writes them, through an intent); *corrupt* or some missing
-//! is refused with file and line; *newer than me* is refused. Refused means: nothing is written.
+//! Three different starts: all files *missing* begins empty; *corrupt* or some missing is refused with file and line; *newer
+//! than me* is refused. Refused means: nothing is written.
 
-use super::load::{INTENT, Intent, IntentFile, LoadError, NAMES, Name, assemble, check, current, read_texts};
+use super::checkpoint::{Cut, Done, Failed, Job, Stamp, stamps};
+use super::folder::{Each, INTENT, NAMES, read_texts};
+use super::journal::{Journal, Line};
+use super::load::{self, Found, LoadError, understand};
 use kurrent_core::ledger::Ledger;
-use kurrent_core::ledger::schema::LEDGER_VERSION;
-use kurrent_sys::store::{self, ReplaceError};
+use kurrent_core::ledger::merge::{Conflict, merge};
+use kurrent_core::ledger::records::Records;
+use kurrent_sys::store;
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const MODE: u32 = 0o600;
 /// An edit by hand that has not moved for so long is read.
 const EDIT_RESTS: Duration = Duration::from_secs(1);
+/// Without changes for so long, the files are brought up to date.
+const QUIET: Duration = Duration::from_secs(1);
+/// So much of the time at most goes into checkpoints: a ledger of 10,000 devices is not written anew every second.
+const SHARE_OF_TIME: u32 = 20;
+/// The files are never longer behind, if they can be written; also what devices only say of themselves is written by then.
+const BEHIND: Duration = Duration::from_secs(60);
+/// A journal of this size is shortened, quiet or not.
+const LONG_JOURNAL: u64 = 4 * 1024 * 1024;
+/// A journal that could not be shortened takes no more than this: the next start has to read it.
+const LONGEST_JOURNAL: u64 = 64 * 1024 * 1024;
+/// Files that can not be written are tried again after this.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// Why a commit is not known to be done.
 #[derive(Clone, Debug)]
@@ -36,191 +51,302 @@ pub enum CommitError {
     InDoubt(String),
 }
 
-/// Identity of a file's content as we left it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp(u64, i64, i64, u64);
+/// What somebody else did to the files.
+pub enum Look {
+    /// Nothing.
+    Same,
+    /// They are being written: half an edit must not be read, it may read well and hold half of the records.
+    BeingEdited,
+    /// An edit, to be committed.
+    Edited(Box<Edit>),
+    /// An edit that can not be taken.
+    Refused(String),
+}
+
+/// An edit by hand, put onto the ledger.
+pub struct Edit {
+    /// The ledger with it.
+    pub ledger: Ledger,
+    /// What the files hold.
+    theirs: Records,
+    stamps: Each<Option<Stamp>>,
+}
 
 /// The files of one state folder, and what they hold.
 pub struct Files {
     folder: PathBuf,
-    durable: Ledger,
-    stamps: [Option<Stamp>; 5],
+    journal: Journal,
+    /// The journal's first line.
+    head: Line,
+    /// Somebody else changed the journal: no line may be added to it.
+    journal_lost: bool,
+    /// What the files hold; its generation is that of the settings.
+    filed: Records,
+    stamps: Each<Option<Stamp>>,
     /// Held until the end: two daemons on one folder would take each other's writes for edits by hand.
     _lock: File,
-    /// Committed in `intent.json`, not yet in every file.
-    unfinished: Option<Vec<(Name, String)>>,
     /// An edit by hand as last seen, and since when it has not moved.
-    edit: Option<([Option<Stamp>; 5], Instant)>,
+    edit: Option<(Each<Option<Stamp>>, Instant)>,
+    /// The edit that was refused, and why.
+    refused: Option<(Each<Option<Stamp>>, String)>,
+    /// A job is out.
+    busy: bool,
+    /// Since when the files are behind.
+    behind_since: Option<Instant>,
+    last_commit: Instant,
+    /// How long it has to be quiet.
+    rest: Duration,
+    not_before: Instant,
     cut: Cut,
 }
 
-/// Where tests make the disk fail: called before every step of a commit with its name.
-type Cut = Option<Box<dyn FnMut(&str) -> io::Result<()> + Send>>;
-
 impl Files {
-    /// Loads the ledgers, carries out a leftover intent, begins empty ones when there are none.
+    /// Loads the ledgers, finishes what was cut, begins empty ones when there are none.
     ///
     /// # Errors
-    /// [`LoadError`]; nothing was written.
+    /// [`LoadError`]; what does not read is left as it is.
     pub fn open(folder: &Path) -> Result<(Self, Ledger), LoadError> {
+        Self::open_with(folder, Cut::default())
+    }
+
+    pub(super) fn open_with(folder: &Path, cut: Cut) -> Result<(Self, Ledger), LoadError> {
         let failed = |cause| LoadError::Io { path: folder.to_owned(), cause };
         store::private_folder(folder).map_err(failed)?;
         let lock = lock(folder)?;
-        let texts = read_texts(folder)?;
-        let first_start = texts.files.iter().all(Option::is_none);
-        let ledger = if first_start { Ledger::default() } else { assemble(folder, &texts)? };
+        let stamps = stamps(folder);
+        let found = understand(folder, &read_texts(folder)?)?;
         // All checks are behind us: only now may the folder be touched.
         store::sweep(folder).map_err(failed)?;
+        let not_begun = |e: CommitError| match e {
+            CommitError::NotDone(what) | CommitError::InDoubt(what) => failed(io::Error::other(what)),
+        };
+        let begins = found.is_none();
+        let Found { ledger, filed, journal: read, rewrite, .. } = found.unwrap_or_else(Found::nothing);
+        let (journal, head, ends_at) = match (read.lines.first(), read.lines.last()) {
+            (Some((_, first)), Some((_, last))) => (Journal::open(folder, &read).map_err(failed)?, first.clone(), last.generation),
+            _ => {
+                // Files that are all written anew hold the ledger's generation.
+                let generation = if rewrite { ledger.generation } else { filed.generation };
+                let head = Line::head(generation, begins);
+                let journal = Journal::create(folder, &head, &mut |step| cut.step(step)).map_err(not_begun)?;
+                (journal, head, generation)
+            }
+        };
+        let now = Instant::now();
         let mut files = Self {
             folder: folder.to_owned(),
-            durable: ledger.clone(),
-            stamps: [None; 5],
+            journal,
+            head,
+            journal_lost: false,
+            filed,
+            stamps,
             _lock: lock,
-            unfinished: None,
             edit: None,
-            cut: None,
+            refused: None,
+            busy: false,
+            behind_since: None,
+            last_commit: now,
+            rest: QUIET,
+            not_before: now,
+            cut,
         };
-        if texts.intent || first_start {
-            let text = |name| if first_start { encode(name, &ledger) } else { current(name, &texts) };
-            let all = NAMES
-                .into_iter()
-                .map(|n| Ok((n, text(n)?)))
-                .collect::<Result<Vec<_>, String>>()
-                .map_err(|e| failed(io::Error::other(e)))?;
-            let started = if first_start { files.write_intent(ledger.generation, &all) } else { Ok(()) };
-            let done = started.and_then(|()| {
-                files.unfinished = Some(all);
-                files.finish().map_err(CommitError::NotDone)
-            });
-            if let Err(CommitError::NotDone(what) | CommitError::InDoubt(what)) = done {
-                return Err(failed(io::Error::other(what)));
-            }
+        // An epoch ahead of the files (edited by hand) moved the ledger ahead of its journal.
+        if ledger.generation > ends_at {
+            let line = Line { from: ends_at, ..Line::head(ledger.generation, false) };
+            files.append(&line).map_err(not_begun)?;
         }
-        files.stamps = NAMES.map(|n| files.stamp(n));
+        if rewrite {
+            let job = Job { all: true, ..files.job_for(&ledger) };
+            files.finish(job.run()).map_err(not_begun)?;
+            let removed = files.cut.step("remove intent").and_then(|()| store::remove(&folder.join(INTENT)));
+            removed.map_err(failed)?;
+        }
         Ok((files, ledger))
     }
 
-    /// Makes `ledger` what the files hold.
+    /// Makes `to`, which was made out of `from`, durable. `edit` is the one that it takes up.
     ///
     /// # Errors
     /// [`CommitError`] says whether the old state stands.
-    pub fn commit(&mut self, ledger: &Ledger) -> Result<(), CommitError> {
-        self.finish().map_err(CommitError::NotDone)?;
-        let changed: Vec<Name> = NAMES.into_iter().filter(|n| differs(*n, &self.durable, ledger)).collect();
-        let texts = changed.iter().map(|n| Ok((*n, encode(*n, ledger)?))).collect::<Result<Vec<_>, String>>();
-        let texts = texts.map_err(CommitError::NotDone)?;
-        match texts.as_slice() {
-            [] => return Ok(()),
-            [(name, text)] => self.replace(name.text(), text).map_err(|e| match e {
-                ReplaceError::Unchanged { .. } => CommitError::NotDone(e.to_string()),
-                ReplaceError::InDoubt { .. } => CommitError::InDoubt(e.to_string()),
-            })?,
-            _ => {
-                self.write_intent(ledger.generation, &texts)?;
-                self.unfinished = Some(texts);
-            }
+    pub fn commit(&mut self, from: &Ledger, to: &Ledger, edit: Option<Edit>) -> Result<(), CommitError> {
+        if !self.journal.is_ours() {
+            self.journal_lost = true;
+            let what = "journal.jsonl was changed by somebody else; kurrentd writes the ledger files and the journal anew, ask again then";
+            return Err(CommitError::NotDone(what.into()));
         }
-        self.durable = ledger.clone();
-        // Committed: a failure from here on is repaired before the next commit or at the next start.
-        if let Err(what) = self.finish() {
-            tracing::warn!("a committed ledger change waits in {INTENT}: {what}");
+        if self.journal.end() > LONGEST_JOURNAL {
+            let what = "journal.jsonl is full because the ledger files can not be written: finish or take back the edit of a ledger file";
+            return Err(CommitError::NotDone(what.into()));
         }
-        for (at, name) in NAMES.into_iter().enumerate() {
-            if changed.contains(&name) {
-                let stamp = self.stamp(name);
-                if let Some(slot) = self.stamps.get_mut(at) {
-                    *slot = stamp;
-                }
-            }
+        let line = Line::between(&from.records(), &to.records(), edit.as_ref().map(|e| &e.theirs));
+        self.append(&line)?;
+        self.last_commit = Instant::now();
+        if let Some(Edit { theirs, stamps, .. }) = edit {
+            self.holds(theirs, stamps);
+            // The files show soon what became of the edit.
+            self.behind_since = Some(self.last_commit.checked_sub(BEHIND).unwrap_or(self.last_commit));
         }
         Ok(())
     }
 
-    /// Whether somebody else changed a file since we last wrote or read it.
-    #[must_use]
-    pub fn changed_by_hand(&self) -> bool {
-        self.unfinished.is_none() && NAMES.map(|n| self.stamp(n)) != self.stamps
+    fn append(&mut self, line: &Line) -> Result<(), CommitError> {
+        let octets = line.encode().map_err(CommitError::NotDone)?;
+        let cut = &self.cut;
+        self.journal.append(&octets, &mut |step| cut.step(step))
     }
 
-    /// Whether an edit by hand has come to rest: an editor that writes piece by piece must not be read half-way, where a file may
-    /// read well and hold half of its records.
-    pub fn edit_is_complete(&mut self) -> bool {
-        let stamps = NAMES.map(|n| self.stamp(n));
+    /// What the files hold after an edit by hand.
+    fn holds(&mut self, theirs: Records, stamps: Each<Option<Stamp>>) {
+        self.filed = Records { generation: self.filed.generation, ..theirs };
+        (self.stamps, self.edit, self.refused) = (stamps, None, None);
+    }
+
+    fn changed_by_hand(&self) -> bool {
+        stamps(&self.folder) != self.stamps
+    }
+
+    /// Whether somebody edited the files, and what comes of it for `ours`.
+    pub fn look(&mut self, ours: &Ledger) -> Look {
+        if self.busy {
+            return Look::Same;
+        }
+        let seen = stamps(&self.folder);
+        if seen == self.stamps {
+            (self.edit, self.refused) = (None, None);
+            return Look::Same;
+        }
         match self.edit {
-            Some((seen, since)) if seen == stamps => since.elapsed() >= EDIT_RESTS,
+            Some((before, since)) if before == seen => {
+                if since.elapsed() < EDIT_RESTS {
+                    return Look::BeingEdited;
+                }
+            }
             _ => {
-                self.edit = Some((stamps, Instant::now()));
-                false
+                self.edit = Some((seen, Instant::now()));
+                return Look::BeingEdited;
+            }
+        }
+        if let Some((_, why)) = self.refused.as_ref().filter(|(refused, _)| *refused == seen) {
+            return Look::Refused(why.clone());
+        }
+        match self.merged(seen, ours) {
+            Ok(look) => look,
+            Err(error) => {
+                let why = error.to_string();
+                self.refused = Some((seen, why.clone()));
+                Look::Refused(why)
             }
         }
     }
 
-    /// The edit that was read could not be taken up: it still counts as one.
-    pub fn edit_was_not_taken(&mut self) {
-        self.stamps = [None; 5];
+    fn merged(&mut self, seen: Each<Option<Stamp>>, ours: &Ledger) -> Result<Look, LoadError> {
+        let changed = NAMES.map(|name| name.of(&seen) != name.of(&self.stamps));
+        let (theirs, texts) = load::edited(&self.folder, &self.filed, changed)?;
+        if self.filed.differences(&theirs).is_empty() {
+            // Saved without a change.
+            self.holds(theirs, seen);
+            return Ok(Look::Same);
+        }
+        let merged = merge(&self.filed, &theirs, &ours.records());
+        let merged = merged.map_err(|Conflict(key)| load::conflicts(&self.folder, &texts, &key))?;
+        let checked = merged.checked().map_err(|wrong| load::contradicts_edit(&self.folder, &texts, &wrong))?;
+        Ok(Look::Edited(Box::new(Edit { ledger: checked.after_edit(ours), theirs, stamps: seen })))
     }
 
-    /// Reads files that somebody changed; they are what the next commit is compared with.
+    /// When [`Files::job`] is to be asked for; `None` while nothing is to be done.
+    pub fn due(&mut self, ledger: &Ledger) -> Option<Instant> {
+        if self.busy || !self.is_behind(ledger) {
+            return None;
+        }
+        let now = Instant::now();
+        let latest = *self.behind_since.get_or_insert(now) + BEHIND;
+        let due = if self.journal_lost || self.journal.end() > LONG_JOURNAL {
+            now
+        } else if ledger.generation == self.filed.generation {
+            latest
+        } else {
+            latest.min(self.last_commit + self.rest)
+        };
+        Some(due.max(self.not_before))
+    }
+
+    /// Whether the files lack something of `ledger`.
+    #[must_use]
+    pub fn is_behind(&self, ledger: &Ledger) -> bool {
+        let (filed, generation) = (&self.filed, ledger.generation);
+        self.journal_lost || generation != filed.generation || !ledger.devices.ptr_eq(&filed.devices)
+    }
+
+    /// Work to bring the files up to date with `ledger`, the one that was committed last: to be run beside commits, and handed to
+    /// [`Files::finish`]. `None` while it can not be done, or is out already.
+    pub fn job(&mut self, ledger: &Ledger) -> Option<Job> {
+        if self.busy || self.changed_by_hand() {
+            // Whoever edits is not overwritten.
+            self.not_before = Instant::now() + QUIET;
+            return None;
+        }
+        Some(self.job_for(ledger))
+    }
+
+    fn job_for(&mut self, ledger: &Ledger) -> Job {
+        self.busy = true;
+        Job {
+            folder: self.folder.clone(),
+            filed: self.filed.clone(),
+            to: ledger.records(),
+            all: false,
+            stamps: self.stamps,
+            journal_end: self.journal.end(),
+            cut: self.cut.clone(),
+        }
+    }
+
+    /// Takes a job back, and shortens the journal by what the files hold now.
     ///
     /// # Errors
-    /// [`LoadError`]: the edit is refused.
-    pub fn reload(&mut self) -> Result<Ledger, LoadError> {
-        let stamps = NAMES.map(|n| self.stamp(n));
-        let ledger = check(&self.folder)?
-            .ok_or_else(|| LoadError::Corrupt(format!("{}: all ledger files are gone; restore them", self.folder.display())))?;
-        self.stamps = stamps;
-        self.durable = ledger.clone();
-        Ok(ledger)
-    }
-
-    fn stamp(&self, name: Name) -> Option<Stamp> {
-        let meta = self.folder.join(name.text()).metadata().ok()?;
-        Some(Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.size()))
-    }
-
-    fn write_intent(&mut self, generation: u64, texts: &[(Name, String)]) -> Result<(), CommitError> {
-        let files = texts.iter().map(|(n, t)| IntentFile { name: n.text().into(), text: t.clone() }).collect();
-        let json = serde_json::to_string(&Intent { version: LEDGER_VERSION, generation, files })
-            .map_err(|e| CommitError::NotDone(e.to_string()))?;
-        self.replace(INTENT, &json).map_err(|e| match e {
-            ReplaceError::Unchanged { .. } => CommitError::NotDone(e.to_string()),
-            ReplaceError::InDoubt { .. } => CommitError::InDoubt(e.to_string()),
-        })
-    }
-
-    /// Carries out what is committed in the intent.
-    fn finish(&mut self) -> Result<(), String> {
-        let Some(texts) = self.unfinished.take() else { return Ok(()) };
-        let mut done = || -> Result<(), String> {
-            for (name, text) in &texts {
-                self.replace(name.text(), text).map_err(|e| e.to_string())?;
+    /// [`CommitError`]; nothing that was acknowledged is lost either way.
+    pub fn finish(&mut self, done: Done) -> Result<(), CommitError> {
+        let Done { filed, stamps, journal_end, result, took } = done;
+        (self.busy, self.filed, self.stamps) = (false, filed, stamps);
+        match result {
+            Ok(()) => {}
+            Err(Failed::Edited) => {
+                self.not_before = Instant::now() + QUIET;
+                return Ok(());
             }
-            self.step("remove intent")
-                .and_then(|()| store::remove(&self.folder.join(INTENT)))
-                .map_err(|e| format!("removing {INTENT}: {e}"))
-        };
-        let done = done();
-        if done.is_err() {
-            self.unfinished = Some(texts);
+            Err(Failed::Disk(what)) => {
+                self.not_before = Instant::now() + RETRY;
+                return Err(CommitError::NotDone(what));
+            }
         }
-        done
+        self.behind_since = None;
+        self.rest = took.saturating_mul(SHARE_OF_TIME).clamp(QUIET, BEHIND);
+        let head = Line::head(self.filed.generation, false);
+        let cut = &self.cut;
+        if self.journal_lost {
+            self.journal = Journal::create(&self.folder, &head, &mut |step| cut.step(step))?;
+            self.journal_lost = false;
+        } else if self.head != head {
+            self.journal.shorten(journal_end, &head, &mut |step| cut.step(step))?;
+        }
+        self.head = head;
+        Ok(())
     }
 
-    fn step(&mut self, name: &str) -> io::Result<()> {
-        self.cut.as_mut().map_or(Ok(()), |cut| cut(name))
-    }
-
-    fn replace(&mut self, name: &str, text: &str) -> Result<(), ReplaceError> {
-        let path = self.folder.join(name);
-        let cut = &mut self.cut;
-        store::replace_stepwise(&path, text.as_bytes(), MODE, &mut |step| {
-            cut.as_mut().map_or(Ok(()), |cut| cut(&format!("{name} {step:?}")))
-        })
+    /// Brings the files up to date now, for an orderly end.
+    ///
+    /// # Errors
+    /// As [`Files::finish`].
+    pub fn settle(&mut self, ledger: &Ledger) -> Result<(), CommitError> {
+        if !self.is_behind(ledger) {
+            return Ok(());
+        }
+        self.job(ledger).map_or(Ok(()), |job| self.finish(job.run()))
     }
 
     #[cfg(test)]
     pub(crate) fn cut_with(&mut self, cut: impl FnMut(&str) -> io::Result<()> + Send + 'static) {
-        self.cut = Some(Box::new(cut));
+        self.cut = Cut::with(cut);
     }
 }
 
@@ -233,32 +359,4 @@ fn lock(folder: &Path) -> Result<File, LoadError> {
         Err(TryLockError::WouldBlock) => Err(LoadError::InUse(folder.to_owned())),
         Err(TryLockError::Error(cause)) => Err(failed(cause)),
     }
-}
-
-fn differs(name: Name, old: &Ledger, new: &Ledger) -> bool {
-    match name {
-        Name::Devices => !old.devices.ptr_eq(&new.devices) && old.devices != new.devices,
-        Name::Workers => !old.workers.ptr_eq(&new.workers) && old.workers != new.workers,
-        Name::Settings => old.settings != new.settings,
-        Name::Masters => old.masters != new.masters,
-        Name::Agents => old.agents != new.agents || old.join_tokens != new.join_tokens,
-    }
-}
-
-pub(super) fn encode(name: Name, ledger: &Ledger) -> Result<String, String> {
-    let (what, text) = match name {
-        Name::Devices => {
-            ("Devices: which machines there are, and which Worker each one boots as.", serde_saphyr::to_string(&ledger.devices_file()))
-        }
-        Name::Workers => ("Workers: which identities there are, and their system disks.", serde_saphyr::to_string(&ledger.workers_file())),
-        Name::Settings => ("Settings that change at run time.", serde_saphyr::to_string(&ledger.settings_file())),
-        Name::Masters => ("Masters: what people say the master images hold.", serde_saphyr::to_string(&ledger.masters_file())),
-        Name::Agents => {
-            ("Agents: storage nodes, and tokens by which further ones may join.", serde_saphyr::to_string(&ledger.agents_file()))
-        }
-    };
-    let text = text.map_err(|e| format!("encoding {}: {e}", name.text()))?;
-    Ok(format!(
-        "# Kurrent ledger. {what}\n# Written by kurrentd. Edit with care: `kurrentd state check` tells whether it still reads.\n{text}"
-    ))
 }

@@ -1,45 +1,19 @@
-//! Reading ledgers: nothing here writes. See [`super::files`] for how the files change.
+//! Reading ledgers: nothing here writes. See [`super::files`] for how they change.
 
+use super::folder::{Each, Head, MAX_NODES, NAMES, Name, Texts, read_texts};
+use super::journal::{self, JOURNAL, Line};
+use super::replay;
 use crate::yaml::{self, Fault, located};
 use kurrent_core::ledger::Ledger;
 use kurrent_core::ledger::migrate::WorkersFileV1;
-use kurrent_core::ledger::schema::{AgentsFile, DevicesFile, LEDGER_VERSION, MastersFile, SettingsFile, WorkersFile};
-use kurrent_core::ledger::view;
-use kurrent_sys::store;
+use kurrent_core::ledger::records::{Contradiction, Files, Key, Records};
+use kurrent_core::ledger::schema::{AgentsFile, BootSettings, DevicesFile, LEDGER_VERSION, MastersFile, SettingsFile, WorkersFile};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// 20,000 devices are about 20 MiB; more is not ours.
-const MAX_OCTETS: u64 = 128 * 1024 * 1024;
-const MAX_NODES: usize = 8_000_000;
-pub(super) const INTENT: &str = "intent.json";
-
-/// The ledger files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
-    Devices,
-    Workers,
-    Settings,
-    Masters,
-    Agents,
-}
-
-pub(super) const NAMES: [Name; 5] = [Name::Devices, Name::Workers, Name::Settings, Name::Masters, Name::Agents];
-
-impl Name {
-    pub(super) fn text(self) -> &'static str {
-        match self {
-            Self::Devices => "devices.yml",
-            Self::Workers => "workers.yml",
-            Self::Settings => "settings.yml",
-            Self::Masters => "masters.yml",
-            Self::Agents => "agents.yml",
-        }
-    }
-}
-
+/// How often a folder is read again that a daemon changes under the reader's eyes.
+const READ_AGAIN: usize = 8;
 /// Why ledgers can not be served.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -67,32 +41,51 @@ pub enum LoadError {
     },
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Intent {
-    pub(super) version: u32,
-    pub(super) generation: u64,
-    pub(super) files: Vec<IntentFile>,
+/// What a folder holds.
+pub(super) struct Found {
+    pub(super) ledger: Ledger,
+    /// The files alone, without the journal.
+    pub(super) filed: Records,
+    pub(super) journal: journal::Read,
+    /// Changes that are only in the journal.
+    pub(super) waiting: u64,
+    /// All files are to be written anew: an earlier version, or an unfinished first start.
+    pub(super) rewrite: bool,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct IntentFile {
-    pub(super) name: String,
-    pub(super) text: String,
-}
-
-/// The texts of a state folder, with a committed intent already carried out on them.
-pub(super) struct Texts {
-    /// By [`NAMES`]; `None` is missing.
-    pub(super) files: [Option<Vec<u8>>; 5],
-    pub(super) intent: bool,
-}
-
-impl Texts {
-    fn of(&self, name: Name) -> Option<&Vec<u8>> {
-        NAMES.iter().position(|n| *n == name).and_then(|at| self.files.get(at)?.as_ref())
+impl Found {
+    /// Of a folder without ledgers.
+    pub(super) fn nothing() -> Self {
+        let (ledger, filed, journal) = (Ledger::default(), Records::default(), journal::Read::default());
+        Self { ledger, filed, journal, waiting: 0, rewrite: true }
     }
+}
+
+/// Ledgers that were read without writing.
+#[derive(Debug)]
+pub struct Checked {
+    /// As a start would serve it.
+    pub ledger: Ledger,
+    /// Changes that wait in the journal to be written into the files.
+    pub waiting: u64,
+}
+
+/// The names of the ledger files, the journal among them.
+#[must_use]
+pub fn names() -> [&'static str; 6] {
+    let [masters, agents, workers, devices, settings] = NAMES.map(Name::text);
+    [masters, agents, workers, devices, settings, JOURNAL]
+}
+
+/// The ledger files of a snapshot, by name, with a journal in which nothing waits.
+///
+/// # Errors
+/// A record can not be written as YAML.
+pub fn texts(ledger: &Ledger) -> Result<Vec<(&'static str, String)>, String> {
+    let records = ledger.records();
+    let files = NAMES.into_iter().map(|name| Ok((name.text(), super::checkpoint::encode(name, &records)?)));
+    let journal = Line::head(ledger.generation, false).encode().map(|octets| String::from_utf8_lossy(&octets).into_owned());
+    files.chain([journal.map(|text| (JOURNAL, text))]).collect()
 }
 
 /// Reads and checks the ledgers without writing anything; `None` when there are none yet.
@@ -100,72 +93,29 @@ impl Texts {
 /// # Errors
 /// [`LoadError`].
 pub fn check(folder: &Path) -> Result<Option<Ledger>, LoadError> {
-    let texts = read_texts(folder)?;
-    if texts.files.iter().all(Option::is_none) { Ok(None) } else { assemble(folder, &texts).map(Some) }
+    Ok(examine(folder)?.map(|checked| checked.ledger))
 }
 
-/// The names of the ledger files.
-#[must_use]
-pub fn names() -> [&'static str; 5] {
-    NAMES.map(Name::text)
-}
-
-/// The ledger files of a snapshot, by name.
+/// [`check`], and what waits in the journal.
 ///
 /// # Errors
-/// A record can not be written as YAML.
-pub fn texts(ledger: &Ledger) -> Result<Vec<(&'static str, String)>, String> {
-    NAMES.into_iter().map(|name| Ok((name.text(), super::files::encode(name, ledger)?))).collect()
-}
-
-pub(super) fn current(name: Name, texts: &Texts) -> Result<String, String> {
-    let octets = texts.of(name);
-    String::from_utf8(octets.cloned().unwrap_or_default()).map_err(|e| e.to_string())
-}
-
-pub(super) fn read_texts(folder: &Path) -> Result<Texts, LoadError> {
-    let read = |name: &str| {
-        let path = folder.join(name);
-        store::read(&path, MAX_OCTETS).map_err(|cause| LoadError::Io { path, cause })
-    };
-    let mut files: [Option<Vec<u8>>; 5] = Default::default();
-    for (slot, name) in files.iter_mut().zip(NAMES) {
-        *slot = read(name.text())?;
-    }
-    let Some(octets) = read(INTENT)? else { return Ok(Texts { files, intent: false }) };
-    let corrupt = |e: String| {
-        LoadError::Corrupt(format!(
-            "{}: {e}; it holds a change that was not finished: restore the folder from a backup",
-            folder.join(INTENT).display()
-        ))
-    };
-    let intent: Intent = serde_json::from_slice(&octets).map_err(|e| corrupt(e.to_string()))?;
-    if intent.version > LEDGER_VERSION {
-        return Err(LoadError::Newer { file: folder.join(INTENT).display().to_string(), version: intent.version });
-    }
-    for IntentFile { name, text } in intent.files {
-        let at = NAMES.iter().position(|n| n.text() == name).ok_or_else(|| corrupt(format!("it names {name:?}, which is no ledger")))?;
-        if let Some(slot) = files.get_mut(at) {
-            // A file that already holds the change, or was edited after it, stands.
-            let older = slot.as_ref().and_then(|o| yaml::parse::<Head>(o, MAX_NODES).ok()).is_none_or(|h| h.generation < intent.generation);
-            if older || slot.is_none() {
-                *slot = Some(text.into_bytes());
-            }
+/// [`LoadError`].
+pub fn examine(folder: &Path) -> Result<Option<Checked>, LoadError> {
+    // A daemon may be at work: what was read counts when a second look sees the same.
+    let mut texts = read_texts(folder)?;
+    for _ in 0..READ_AGAIN {
+        let again = read_texts(folder)?;
+        if again == texts {
+            break;
         }
+        texts = again;
     }
-    Ok(Texts { files, intent: true })
-}
-
-/// The part of every file that all versions share.
-#[derive(Deserialize)]
-struct Head {
-    version: u32,
-    generation: u64,
+    Ok(understand(folder, &texts)?.map(|found| Checked { ledger: found.ledger, waiting: found.waiting }))
 }
 
 fn head(folder: &Path, name: Name, octets: &[u8]) -> Result<Head, LoadError> {
     let path = folder.join(name.text());
-    let head: Head = yaml::parse(octets, MAX_NODES).map_err(|f| LoadError::Corrupt(located(&path, &f)))?;
+    let head = Head::of(octets).map_err(|f| LoadError::Corrupt(located(&path, &f)))?;
     if head.version > LEDGER_VERSION {
         return Err(LoadError::Newer { file: path.display().to_string(), version: head.version });
     }
@@ -176,53 +126,195 @@ fn parse<T: DeserializeOwned>(folder: &Path, name: Name, octets: &[u8]) -> Resul
     yaml::parse(octets, MAX_NODES).map_err(|f| LoadError::Corrupt(located(&folder.join(name.text()), &f)))
 }
 
-pub(super) fn assemble(folder: &Path, texts: &Texts) -> Result<Ledger, LoadError> {
-    let missing = |name: Name| {
-        let what = "this file is missing while the other ledger files are there; restore it from a backup".into();
-        LoadError::Corrupt(located(&folder.join(name.text()), &Fault { line: 0, what }))
+fn parse_workers(folder: &Path, octets: &[u8]) -> Result<WorkersFile, LoadError> {
+    if head(folder, Name::Workers, octets)?.version < 2 {
+        Ok(parse::<WorkersFileV1>(folder, Name::Workers, octets)?.into())
+    } else {
+        parse(folder, Name::Workers, octets)
+    }
+}
+
+/// Parses the files that are there; the others are empty ones.
+fn parse_files(folder: &Path, files: &Each<Option<Vec<u8>>>) -> Result<Files, LoadError> {
+    fn of<T: DeserializeOwned>(folder: &Path, files: &Each<Option<Vec<u8>>>, name: Name) -> Option<Result<T, LoadError>> {
+        name.of(files).as_ref().map(|octets| head(folder, name, octets).and_then(|_| parse(folder, name, octets)))
+    }
+    let (version, generation) = (LEDGER_VERSION, 0);
+    // The two large ones beside each other.
+    let (devices, workers) = std::thread::scope(|threads| {
+        let devices = threads.spawn(|| of::<DevicesFile>(folder, files, Name::Devices));
+        let workers = Name::Workers.of(files).as_ref().map(|octets| parse_workers(folder, octets));
+        let panicked = |_| Some(Err(LoadError::Corrupt(format!("{}: reading devices.yml failed; please report this", folder.display()))));
+        (devices.join().unwrap_or_else(panicked), workers)
+    });
+    Ok(Files {
+        devices: devices.unwrap_or_else(|| Ok(DevicesFile { version, generation, devices: Vec::new() }))?,
+        workers: workers.unwrap_or_else(|| Ok(WorkersFile { version, generation, workers: Vec::new() }))?,
+        settings: of(folder, files, Name::Settings).unwrap_or_else(|| {
+            let boot = BootSettings::default();
+            Ok(SettingsFile { version, generation, registration_open_until: None, enforcement: None, boot })
+        })?,
+        masters: of(folder, files, Name::Masters).unwrap_or_else(|| Ok(MastersFile { version, generation, masters: Vec::new() }))?,
+        agents: of(folder, files, Name::Agents)
+            .unwrap_or_else(|| Ok(AgentsFile { version, generation, agents: Vec::new(), join_tokens: Vec::new() }))?,
+    })
+}
+
+/// What the octets of a folder mean; `None` when there are no ledgers yet.
+pub(super) fn understand(folder: &Path, texts: &Texts) -> Result<Option<Found>, LoadError> {
+    let files = &texts.files;
+    let journal_path = folder.join(JOURNAL);
+    let journal = match texts.journal.as_deref().map(journal::read).transpose() {
+        Ok(journal) => journal,
+        Err(journal::ReadError::Damaged(fault)) => return Err(LoadError::Corrupt(located(&journal_path, &fault))),
+        Err(journal::ReadError::Newer(version)) => return Err(LoadError::Newer { file: journal_path.display().to_string(), version }),
     };
-    let of = |name: Name| texts.of(name).ok_or_else(|| missing(name));
-    let (devices, workers, settings) = (of(Name::Devices)?, of(Name::Workers)?, of(Name::Settings)?);
-    let versions = [(Name::Devices, devices), (Name::Workers, workers), (Name::Settings, settings)];
+    if journal.is_none() && files.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let begins = journal.as_ref().and_then(|j| j.lines.first()).is_some_and(|(_, l)| l.begins);
     let mut oldest = LEDGER_VERSION;
-    let mut workers_version = LEDGER_VERSION;
-    for (name, octets) in versions {
-        let version = head(folder, name, octets)?.version;
-        oldest = oldest.min(version);
-        if name == Name::Workers {
-            workers_version = version;
+    for name in NAMES {
+        if let Some(octets) = name.of(files) {
+            oldest = oldest.min(head(folder, name, octets)?.version);
         }
     }
-    // Version 1 had neither of the other two.
-    let optional = |name: Name| match texts.of(name) {
-        None if oldest < 2 => Ok(None),
-        None => Err(missing(name)),
-        Some(octets) => head(folder, name, octets).map(|_| Some(octets)),
+    let missing = |name: &str, what: &str| LoadError::Corrupt(located(&folder.join(name), &Fault { line: 0, what: what.into() }));
+    for name in NAMES {
+        // Version 1 had neither of the two.
+        let needed = !(begins || oldest < 2 && matches!(name, Name::Masters | Name::Agents));
+        if needed && name.of(files).is_none() {
+            return Err(missing(name.text(), "this file is missing while the other ledger files are there; restore it from a backup"));
+        }
+    }
+    let journal = match journal {
+        Some(journal) => journal,
+        None if oldest < 2 => journal::Read::default(),
+        None => {
+            let what = "this file is missing, and with it what was acknowledged last; restore it from a backup, or make an empty one to go \
+                        on with what the other files hold";
+            return Err(missing(JOURNAL, what));
+        }
     };
-    let (masters, agents) = (optional(Name::Masters)?, optional(Name::Agents)?);
-    let workers_file = if workers_version < 2 {
-        parse::<WorkersFileV1>(folder, Name::Workers, workers)?.into()
+    let parsed = parse_files(folder, files)?;
+    let generations = Generations::of(&parsed);
+    let mut records = Records::of(parsed).map_err(|wrong| contradicts(folder, files, &wrong))?;
+    let filed = Records { generation: generations.settings, ..records.clone() };
+    if oldest < 2 {
+        if journal.lines.iter().any(|(_, l)| !l.records.is_empty()) {
+            let what = "it holds changes, but the other files are of version 1; restore the whole folder from one backup";
+            return Err(missing(JOURNAL, what));
+        }
     } else {
-        parse::<WorkersFile>(folder, Name::Workers, workers)?
-    };
-    let files = view::Files {
-        devices: parse::<DevicesFile>(folder, Name::Devices, devices)?,
-        workers: workers_file,
-        settings: parse::<SettingsFile>(folder, Name::Settings, settings)?,
-        masters: match masters {
-            Some(octets) => parse(folder, Name::Masters, octets)?,
-            None => MastersFile { version: LEDGER_VERSION, generation: 0, masters: Vec::new() },
-        },
-        agents: match agents {
-            Some(octets) => parse(folder, Name::Agents, octets)?,
-            None => AgentsFile { version: LEDGER_VERSION, generation: 0, agents: Vec::new(), join_tokens: Vec::new() },
-        },
-    };
-    Ledger::assemble(files).map_err(|wrong| {
-        let octets = NAMES.iter().find(|n| n.text() == wrong.file).and_then(|n| texts.of(*n));
-        let line = octets.map_or(0, |o| line_of_record(o, &wrong.record));
-        LoadError::Corrupt(located(&folder.join(wrong.file), &Fault { line, what: wrong.what }))
-    })
+        generations.fit(folder, &journal.lines)?;
+        let replayed = replay::replay(&mut records, &journal.lines, |file| generations.filed(file));
+        replayed.map_err(|conflict| {
+            let replay::Conflict { key, line } = conflict;
+            let journal = journal_path.display();
+            let what = format!(
+                "{key} was edited while a change of it waited in {journal}:{line}; make it again what it was before the edit, or what `put` \
+                 in that line says, start kurrentd, and edit it then"
+            );
+            LoadError::Corrupt(at_record(folder, files, key.file(), &key.text(), what))
+        })?;
+    }
+    let waiting = records.generation.saturating_sub(generations.settings);
+    let ledger = records.checked().map_err(|wrong| contradicts(folder, files, &wrong))?;
+    let rewrite = oldest < 2 || begins || texts.intent;
+    let (waiting, journal) = if oldest < 2 { (0, journal::Read::default()) } else { (waiting, journal) };
+    Ok(Some(Found { ledger, filed, waiting, journal, rewrite }))
+}
+
+/// What generation each file holds.
+struct Generations {
+    each: Each<u64>,
+    settings: u64,
+}
+
+impl Generations {
+    fn of(files: &Files) -> Self {
+        let settings = files.settings.generation;
+        let each = NAMES.map(|name| match name {
+            Name::Masters => files.masters.generation,
+            Name::Agents => files.agents.generation,
+            Name::Workers => files.workers.generation,
+            Name::Devices => files.devices.generation,
+            Name::Settings => settings,
+        });
+        Self { each, settings }
+    }
+
+    /// A file that did not change is not written again; the settings, written last, tell that all were up to date.
+    fn filed(&self, file: &str) -> u64 {
+        let own = NAMES.into_iter().find(|n| n.text() == file).map_or(0, |n| *n.of(&self.each));
+        own.max(self.settings)
+    }
+
+    /// Files and journal are of one time.
+    fn fit(&self, folder: &Path, lines: &[(u64, Line)]) -> Result<(), LoadError> {
+        let (Some((_, first)), Some((_, last))) = (lines.first(), lines.last()) else { return Ok(()) };
+        let one_backup = "restore all of them from one backup; or empty journal.jsonl to go on with what the files hold";
+        let wrong = |name: Name, what: String| Err(LoadError::Corrupt(located(&folder.join(name.text()), &Fault { line: 0, what })));
+        if first.from > self.settings {
+            let (from, settings) = (first.from, self.settings);
+            return wrong(Name::Settings, format!("the files hold generation {settings}, journal.jsonl goes on from {from}: {one_backup}"));
+        }
+        let ahead = NAMES.into_iter().find(|n| *n.of(&self.each) > last.generation);
+        ahead.map_or(Ok(()), |name| {
+            let (file, journal) = (name.of(&self.each), last.generation);
+            wrong(name, format!("this file has generation {file}, journal.jsonl ends at {journal}: {one_backup}"))
+        })
+    }
+}
+
+/// What the files hold after an edit of those that `changed`; the others hold `filed`.
+pub(super) fn edited(folder: &Path, filed: &Records, changed: Each<bool>) -> Result<(Records, Texts), LoadError> {
+    let mut texts = read_texts(folder)?;
+    for name in NAMES {
+        if name.of(&texts.files).is_none() {
+            let what = "this file is gone; restore it from a backup, or restart kurrentd, which tells what is missing".into();
+            return Err(LoadError::Corrupt(located(&folder.join(name.text()), &Fault { line: 0, what })));
+        }
+        if !*name.of(&changed) {
+            *name.of_mut(&mut texts.files) = None;
+        }
+    }
+    let read = Records::of(parse_files(folder, &texts.files)?).map_err(|wrong| contradicts(folder, &texts.files, &wrong))?;
+    let mut records = filed.clone();
+    records.generation = records.generation.max(read.generation);
+    for name in NAMES.into_iter().filter(|n| *n.of(&changed)) {
+        match name {
+            Name::Masters => records.masters = read.masters.clone(),
+            Name::Agents => (records.agents, records.join_tokens) = (read.agents.clone(), read.join_tokens.clone()),
+            Name::Workers => records.workers = read.workers.clone(),
+            Name::Devices => records.devices = read.devices.clone(),
+            Name::Settings => records.settings = read.settings.clone(),
+        }
+    }
+    Ok((records, texts))
+}
+
+/// Why an edit can not be taken up.
+pub(super) fn conflicts(folder: &Path, texts: &Texts, key: &Key) -> LoadError {
+    let what = format!(
+        "{key} was edited here, and changed in the ledger meanwhile; take the edit of this record back, let kurrentd write the file, and \
+         edit it then"
+    );
+    LoadError::Corrupt(at_record(folder, &texts.files, key.file(), &key.text(), what))
+}
+
+pub(super) fn contradicts_edit(folder: &Path, texts: &Texts, wrong: &Contradiction) -> LoadError {
+    contradicts(folder, &texts.files, wrong)
+}
+
+fn contradicts(folder: &Path, files: &Each<Option<Vec<u8>>>, wrong: &Contradiction) -> LoadError {
+    LoadError::Corrupt(at_record(folder, files, wrong.file, &wrong.record, wrong.what.clone()))
+}
+
+fn at_record(folder: &Path, files: &Each<Option<Vec<u8>>>, file: &str, record: &str, what: String) -> String {
+    let octets = NAMES.into_iter().find(|n| n.text() == file).and_then(|n| n.of(files).as_ref());
+    let line = octets.map_or(0, |o| line_of_record(o, record));
+    located(&folder.join(file), &Fault { line, what })
 }
 
 /// The last line that has `mac: RECORD`, `worker_id: RECORD` and the like: with two of them, the second is the one too many.

@@ -1,6 +1,7 @@
 //! The task behind [`super::LedgerHandle`]: takes what waits, applies it, commits it, publishes it, answers.
 
-use super::files::{CommitError, Files};
+use super::checkpoint::Done;
+use super::files::{CommitError, Edit, Files, Look};
 use super::knocking::Knocking;
 use super::{ChangeNote, Order, Submission, SubmitError, Submitted};
 use crate::audit::{Audit, Event};
@@ -9,11 +10,10 @@ use kurrent_core::ledger::{Change, Ledger, Outcome, Rejected};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::task::{JoinError, JoinHandle};
 
 /// Changes committed together at most.
 const GROUP: usize = 256;
-/// How long a refresh may stay in memory only.
-const FLUSH_AFTER: Duration = Duration::from_secs(60);
 /// How often files are looked at for edits by hand.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How the audit names an edit by hand that was taken up.
@@ -26,11 +26,25 @@ pub(super) struct Writer {
     files: Option<Files>,
     /// As published.
     ledger: Arc<Ledger>,
-    /// `ledger` holds refreshes that no file has.
-    dirty_since: Option<tokio::time::Instant>,
+    /// Brings the files up to date.
+    job: Option<JoinHandle<Done>>,
+    /// Whoever waits for the next job, and for the one that runs.
+    flushes: [Vec<oneshot::Sender<()>>; 2],
     /// Set when a commit is in doubt: no further change until a restart reads what the disk holds.
     stopped: Option<String>,
+    wrong: Wrong,
     tell: Tell,
+}
+
+/// What is wrong with the disk.
+#[derive(Default)]
+struct Wrong {
+    /// The last commit failed.
+    commit: Option<String>,
+    /// An edit by hand can not be taken (yet).
+    edit: Option<String>,
+    /// The files can not be written.
+    files: Option<String>,
 }
 
 /// Where the writer says what it did.
@@ -56,95 +70,173 @@ struct Applied {
 impl Writer {
     pub(super) fn new(files: Files, tell: Tell) -> Self {
         let ledger = tell.snapshots.borrow().clone();
-        Self { files: Some(files), ledger, dirty_since: None, stopped: None, tell }
+        Self { files: Some(files), ledger, job: None, flushes: Default::default(), stopped: None, wrong: Wrong::default(), tell }
     }
 
     pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
         let mut waiting = Vec::new();
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            match tokio::time::timeout(LOOK_EVERY, orders.recv_many(&mut waiting, GROUP)).await {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(_) => self.look().await,
+            let due = self.job_due();
+            tokio::select! {
+                biased;
+                done = ended(&mut self.job), if self.job.is_some() => self.end_job(done).await,
+                _ = look.tick() => self.look().await,
+                count = orders.recv_many(&mut waiting, GROUP) => if count == 0 { break },
+                () = tokio::time::sleep_until(due.unwrap_or_else(tokio::time::Instant::now)), if due.is_some() => self.begin_job(),
             }
-            let mut flushes = Vec::new();
             let mut group = Vec::new();
             for order in waiting.drain(..) {
                 match order {
                     Order::Submit(submission) => group.push(*submission),
-                    Order::Flush(done) => flushes.push(done),
+                    Order::Flush(done) => self.flush(done),
                 }
             }
             self.group(group).await;
-            let overdue = self.dirty_since.is_some_and(|since| since.elapsed() >= FLUSH_AFTER);
-            if overdue || !flushes.is_empty() {
-                self.flush().await;
+            if self.job.is_none() && due.is_some_and(|due| due <= tokio::time::Instant::now()) {
+                // Orders that never cease must not keep the files behind.
+                self.begin_job();
             }
-            for done in flushes {
+        }
+        self.end().await;
+    }
+
+    /// The last handle is gone.
+    async fn end(mut self) {
+        if self.job.is_some() {
+            let done = ended(&mut self.job).await;
+            self.end_job(done).await;
+        }
+        if self.stopped.is_none() {
+            let ledger = Arc::clone(&self.ledger);
+            if let Ok(Err(error)) = self.with_files(move |files| files.settle(&ledger)).await {
+                tracing::warn!("the ledger files are behind, the next start reads the journal: {error:?}");
+            }
+        }
+    }
+
+    fn job_due(&mut self) -> Option<tokio::time::Instant> {
+        let files = self.files.as_mut().filter(|_| self.job.is_none() && self.stopped.is_none())?;
+        files.due(&self.ledger).map(Into::into)
+    }
+
+    /// Starts to bring the files up to date, beside the commits to come.
+    fn begin_job(&mut self) {
+        let Some(files) = self.files.as_mut().filter(|_| self.job.is_none() && self.stopped.is_none()) else { return };
+        self.job = files.job(&self.ledger).map(|job| tokio::task::spawn_blocking(move || job.run()));
+        if self.job.is_some() {
+            let [next, running] = &mut self.flushes;
+            running.append(next);
+        }
+    }
+
+    async fn end_job(&mut self, done: Result<Done, JoinError>) {
+        self.job = None;
+        let [next, running] = &mut self.flushes;
+        let (waiters, another) = (std::mem::take(running), !next.is_empty());
+        if self.stopped.is_none() {
+            let finished = match done {
+                Ok(done) => self.with_files(move |files| files.finish(done)).await,
+                Err(panic) => Err(panic.to_string()),
+            };
+            match finished {
+                Ok(Ok(())) => self.wrong.files = None,
+                Ok(Err(CommitError::NotDone(what))) => {
+                    let what = format!("the ledger files can not be written: {what}; make room on the data partition or check the disk");
+                    self.wrong.files = Some(format!("{what} (changes are safe in the journal meanwhile)"));
+                }
+                Ok(Err(CommitError::InDoubt(what))) => drop(self.stop(what)),
+                Err(panic) => drop(self.stop(format!("writing the ledger files failed: {panic}"))),
+            }
+            self.complain();
+        }
+        for waiter in waiters {
+            // Whoever asked may have gone.
+            let _ = waiter.send(());
+        }
+        if another {
+            self.flush_next();
+        }
+    }
+
+    fn flush(&mut self, done: oneshot::Sender<()>) {
+        let [next, _] = &mut self.flushes;
+        next.push(done);
+        if self.job.is_none() {
+            self.flush_next();
+        }
+    }
+
+    /// Starts a job for whoever waits, or answers when none can be started.
+    fn flush_next(&mut self) {
+        if self.files.as_ref().is_some_and(|files| files.is_behind(&self.ledger)) {
+            self.begin_job();
+        }
+        if self.job.is_none() {
+            let [next, _] = &mut self.flushes;
+            for done in next.drain(..) {
                 // Whoever asked may have gone.
                 let _ = done.send(());
             }
         }
-        self.flush().await;
     }
 
     /// Picks up, or refuses, what somebody wrote into the files.
     async fn look(&mut self) {
-        let Some(files) = self.files.as_mut() else { return };
-        if self.stopped.is_some() || !files.changed_by_hand() {
+        if self.stopped.is_some() {
             return;
         }
-        if !files.edit_is_complete() {
-            return self.complain("a ledger is being edited by hand; changes wait until the edit rests".into());
-        }
-        let reloaded = match self.with_files(Files::reload).await {
-            Ok(reloaded) => reloaded,
-            Err(panic) => {
-                self.stop(format!("reading an edited ledger failed: {panic}"));
-                return;
+        let ledger = Arc::clone(&self.ledger);
+        let look = match self.with_files(move |files| files.look(&ledger)).await {
+            Ok(look) => look,
+            Err(panic) => return drop(self.stop(format!("reading an edited ledger failed: {panic}"))),
+        };
+        self.wrong.edit = match look {
+            Look::Same => None,
+            Look::BeingEdited => Some("a ledger file is being edited by hand; it is read when the edit rests".into()),
+            Look::Refused(why) => Some(format!("a hand edit is refused, and the ledger files are left alone until it is repaired: {why}")),
+            Look::Edited(edit) => {
+                let next = Arc::new(edit.ledger.clone());
+                if self.commit(Arc::clone(&next), Some(*edit)).await.is_ok() {
+                    let generation = next.generation;
+                    tracing::info!(generation, "a ledger was edited by hand and is read again");
+                    self.tell.audit.record(event("system", RELOAD, None, String::new(), "ok"));
+                    // Nobody may listen.
+                    let _ = self.tell.notes.send(ChangeNote { generation, verb: RELOAD, device: None, object: String::new() });
+                    self.publish(next);
+                }
+                None
             }
         };
-        match reloaded {
-            Ok(edited) => {
-                let ledger = Arc::new(edited.after_edit(&self.ledger));
-                if self.commit(Arc::clone(&ledger)).await.is_err() {
-                    if let Some(files) = self.files.as_mut() {
-                        files.edit_was_not_taken();
-                    }
-                    return;
-                }
-                tracing::info!(generation = ledger.generation, "a ledger was edited by hand and is read again");
-                self.tell.audit.record(event("system", RELOAD, None, String::new(), "ok"));
-                // Nobody may listen.
-                let _ =
-                    self.tell.notes.send(ChangeNote { generation: ledger.generation, verb: RELOAD, device: None, object: String::new() });
-                self.publish(ledger);
-            }
-            Err(error) => self.complain(format!("a hand edit is refused, and changes wait until it is repaired: {error}")),
-        }
+        self.complain();
     }
 
-    /// Sets the fault; logged when it is news.
-    fn complain(&self, what: String) {
-        if self.tell.faults.borrow().as_deref() != Some(&what) {
-            tracing::warn!("{what}");
-            self.tell.faults.send_replace(Some(what));
-        }
+    /// Publishes what is wrong; logged when it is news.
+    fn complain(&self) {
+        let Wrong { commit, edit, files } = &self.wrong;
+        let what = self.stopped.as_ref().or(commit.as_ref()).or(edit.as_ref()).or(files.as_ref());
+        self.tell.faults.send_if_modified(|told| {
+            let news = told.as_ref() != what;
+            if news {
+                match what {
+                    Some(what) => tracing::error!("{what}"),
+                    None => tracing::info!("the ledgers are written and read again"),
+                }
+                *told = what.cloned();
+            }
+            news
+        });
     }
 
     async fn group(&mut self, group: Vec<Submission>) {
         if group.is_empty() {
             return;
         }
-        self.look().await;
-        let refused = self.stopped.clone().map(SubmitError::Stopped).or_else(|| {
-            let edited = self.files.as_ref().is_some_and(Files::changed_by_hand);
-            edited.then(|| SubmitError::NotDurable(self.tell.faults.borrow().clone().unwrap_or_default()))
-        });
-        if let Some(why) = refused {
+        if let Some(why) = &self.stopped {
             for submission in group {
                 // Reports are no promise to anybody: refused like the rest.
-                let _ = submission.done.send(Err(why.clone()));
+                let _ = submission.done.send(Err(SubmitError::Stopped(why.clone())));
             }
             return;
         }
@@ -153,7 +245,7 @@ impl Writer {
         for submission in group {
             applied.push(self.apply(submission, &mut next));
         }
-        let committed = if next.generation == self.ledger.generation { Ok(()) } else { self.commit(Arc::clone(&next)).await };
+        let committed = if next.generation == self.ledger.generation { Ok(()) } else { self.commit(Arc::clone(&next), None).await };
         if committed.is_ok() {
             self.publish(next);
         }
@@ -197,37 +289,29 @@ impl Writer {
     /// No further change: only a restart tells what the disk holds. Returns what is told.
     fn stop(&mut self, what: String) -> String {
         let what = format!("{what}; the ledger takes no changes until kurrentd is restarted");
-        tracing::error!("{what}");
         self.stopped = Some(what.clone());
-        self.tell.faults.send_replace(Some(what.clone()));
+        self.complain();
         what
     }
 
     /// Makes the ledger durable. On error nothing is published.
-    async fn commit(&mut self, ledger: Arc<Ledger>) -> Result<(), CommitError> {
-        let result = self.with_files(move |files| files.commit(&ledger)).await;
-        match result.unwrap_or_else(|panic| Err(CommitError::InDoubt(format!("the ledger commit failed: {panic}")))) {
-            Ok(()) => {
-                self.dirty_since = None;
-                self.tell.faults.send_if_modified(|f| f.take().is_some());
-                Ok(())
-            }
+    async fn commit(&mut self, to: Arc<Ledger>, edit: Option<Edit>) -> Result<(), CommitError> {
+        let from = Arc::clone(&self.ledger);
+        let result = self.with_files(move |files| files.commit(&from, &to, edit)).await;
+        let result = result.unwrap_or_else(|panic| Err(CommitError::InDoubt(format!("the ledger commit failed: {panic}"))));
+        self.wrong.commit = match &result {
+            Ok(()) => None,
             Err(CommitError::NotDone(what)) => {
-                tracing::error!("{what}");
-                self.tell.faults.send_replace(Some(format!(
-                    "the ledger can not be written: {what}; make room on the data partition or check the disk"
-                )));
-                Err(CommitError::NotDone(what))
+                Some(format!("the ledger can not be written: {what}; make room on the data partition or check the disk"))
             }
-            Err(CommitError::InDoubt(what)) => Err(CommitError::InDoubt(self.stop(what))),
-        }
+            Err(CommitError::InDoubt(what)) => return Err(CommitError::InDoubt(self.stop(what.clone()))),
+        };
+        self.complain();
+        result
     }
 
     fn publish(&mut self, next: Arc<Ledger>) {
         let durable_news = next.generation != self.ledger.generation;
-        if !durable_news && !Arc::ptr_eq(&next, &self.ledger) && !next.devices.ptr_eq(&self.ledger.devices) {
-            self.dirty_since.get_or_insert_with(tokio::time::Instant::now);
-        }
         self.ledger = Arc::clone(&next);
         // A refresh is there for whoever looks, but wakes nobody.
         self.tell.snapshots.send_if_modified(|snapshot| {
@@ -269,12 +353,13 @@ impl Writer {
         // Whoever asked may have gone; the change stands all the same.
         let _ = submission_done.send(answer);
     }
+}
 
-    async fn flush(&mut self) {
-        if self.dirty_since.is_some() && self.stopped.is_none() && !self.files.as_ref().is_some_and(Files::changed_by_hand) {
-            // A failure is in the faults already; the refreshes stay in memory.
-            let _ = self.commit(Arc::clone(&self.ledger)).await;
-        }
+/// What became of the job; never, while there is none.
+async fn ended(job: &mut Option<JoinHandle<Done>>) -> Result<Done, JoinError> {
+    match job {
+        Some(job) => job.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -243,7 +243,7 @@ async fn a_file_that_is_still_exported_is_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_keeps_its_file_when_nobody_knows_whether_its_record_was_written() {
-    for (step, code, kept) in [("workers.yml Renamed", "in_doubt", true), ("workers.yml Synced", "not_durable", false)] {
+    for (step, code, kept) in [("journal Written", "in_doubt", true), ("journal HalfWritten", "not_durable", false)] {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config { state_dir: folder.path().join("state"), ..Config::default() };
         config.agent.disk_dir = folder.path().join("disks");

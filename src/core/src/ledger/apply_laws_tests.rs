@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 /// What holds after any sequence of changes.
 fn holds(ledger: &Ledger) {
-    let again = Ledger::assemble(ledger.files()).expect("it loads again");
+    let again = Ledger::assemble(ledger.records().files()).expect("it loads again");
     assert_eq!(
         (again.generation, &again.devices, &again.workers, &again.bound),
         (ledger.generation, &ledger.devices, &ledger.workers, &ledger.bound)

@@ -1,27 +1,27 @@
 //! An immutable snapshot of all ledgers and the questions readers ask of it. Cloning is cheap (persistent maps).
 
-use super::rules::{check_disk, is_live};
-use super::schema::{
-    Agent, AgentsFile, BootSettings, Device, DeviceState, DevicesFile, Disk, JoinToken, LEDGER_VERSION, MasterTags, MastersFile,
-    SettingsFile, Worker, WorkersFile, key_hash,
-};
+use super::rules::is_live;
+use super::schema::{Agent, BootSettings, Device, DeviceState, Disk, JoinToken, MasterTags, Worker};
 use crate::id::{AgentName, FileName, MacAddr, WorkerId};
 use crate::time::Wall;
 use imbl::OrdMap;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 /// How far a restore moves the generation on: more changes than a century of one in a second.
 const RESTORE_LEAP: u64 = 1 << 32;
 
 /// Settings that change at run time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Automatic admission is open until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registration_open_until: Option<Wall>,
     /// Overrides the configuration's enforcement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<bool>,
     /// For Workers without boot settings of their own.
+    #[serde(default, skip_serializing_if = "BootSettings::is_default")]
     pub boot: BootSettings,
 }
 
@@ -120,7 +120,7 @@ impl Ledger {
         all
     }
 
-    fn names_of(disk: &Disk) -> [String; 4] {
+    pub(super) fn names_of(disk: &Disk) -> [String; 4] {
         [disk.os_tag.to_string(), disk.nqn.to_string(), disk.filename.to_string(), disk.uuid.to_string()]
     }
 
@@ -148,126 +148,7 @@ impl Ledger {
     }
 }
 
-/// All ledger files.
-#[derive(Clone, Debug)]
-pub struct Files {
-    /// `devices.yml`.
-    pub devices: DevicesFile,
-    /// `workers.yml`.
-    pub workers: WorkersFile,
-    /// `settings.yml`.
-    pub settings: SettingsFile,
-    /// `masters.yml`.
-    pub masters: MastersFile,
-    /// `agents.yml`.
-    pub agents: AgentsFile,
-}
-
-/// A record of a ledger file that contradicts itself or another one.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}")]
-pub struct Contradiction {
-    /// Which file (`devices.yml`).
-    pub file: &'static str,
-    /// Key of the record (a MAC, `worker_id` or name), as written in the file.
-    pub record: String,
-    /// What is wrong; what to do.
-    pub what: String,
-}
-
 impl Ledger {
-    /// The whole from its files, when every invariant holds.
-    ///
-    /// # Errors
-    /// The first [`Contradiction`].
-    pub fn assemble(files: Files) -> Result<Self, Contradiction> {
-        let Files { devices, workers, settings, masters, agents } = files;
-        let generations = [devices.generation, workers.generation, settings.generation, masters.generation, agents.generation];
-        let mut ledger = Self {
-            generation: generations.into_iter().max().unwrap_or(0),
-            settings: Settings {
-                registration_open_until: settings.registration_open_until,
-                enforcement: settings.enforcement,
-                boot: settings.boot,
-            },
-            ..Self::default()
-        };
-        for agent in agents.agents {
-            let name = agent.name.clone();
-            if ledger.agents.insert(name.clone(), Arc::new(agent)).is_some() {
-                let what = format!("storage node {name} is recorded twice; remove one record");
-                return Err(Contradiction { file: "agents.yml", record: name.to_string(), what });
-            }
-        }
-        for token in agents.join_tokens {
-            let id = token.id.clone();
-            if ledger.join_tokens.insert(id.clone(), Arc::new(token)).is_some() {
-                let what = format!("join token {id} is recorded twice; remove one record");
-                return Err(Contradiction { file: "agents.yml", record: id, what });
-            }
-        }
-        for tags in masters.masters {
-            let name = tags.name.clone();
-            let wrong = |what: String| Contradiction { file: "masters.yml", record: name.to_string(), what };
-            if !name.is_master() {
-                return Err(wrong(format!("{name} is not a master: its name has no _tpl_; correct or remove the record")));
-            }
-            if ledger.masters.insert(name.clone(), Arc::new(tags)).is_some() {
-                return Err(wrong(format!("master {name} is recorded twice; remove one record")));
-            }
-        }
-        for worker in workers.workers {
-            let id = worker.worker_id.clone();
-            let wrong = |what: String| Contradiction { file: "workers.yml", record: id.to_string(), what };
-            ledger.check_worker(&worker).map_err(wrong)?;
-            for disk in &worker.disks {
-                ledger.note_disk_names(disk, &id);
-            }
-            if ledger.workers.insert(id.clone(), Arc::new(worker)).is_some() {
-                return Err(wrong(format!("Worker {id} is recorded twice; remove one record")));
-            }
-        }
-        for device in devices.devices {
-            let mac = device.mac;
-            let wrong = |what: String| Contradiction { file: "devices.yml", record: mac.to_string(), what };
-            check_device(&device).map_err(wrong)?;
-            if let Some(worker) = &device.bound_worker_id {
-                if !ledger.workers.contains_key(worker) {
-                    let what = format!(
-                        "device {mac} is bound to Worker {worker}, which is not in workers.yml; restore the Worker or unbind the device"
-                    );
-                    return Err(wrong(what));
-                }
-                if let Some(other) = ledger.bound.insert(worker.clone(), mac) {
-                    return Err(wrong(format!("devices {other} and {mac} are both bound to Worker {worker}; unbind one of them")));
-                }
-            }
-            // An epoch is a generation: none may lie ahead, or it would be given out twice.
-            ledger.generation = ledger.generation.max(device.epoch);
-            if ledger.devices.insert(mac, Arc::new(device)).is_some() {
-                return Err(wrong(format!("device {mac} is recorded twice; remove one record")));
-            }
-        }
-        Ok(ledger)
-    }
-
-    /// This ledger, edited by hand, as the successor of `before`: a new generation, and a new epoch for every device whose
-    /// binding was edited, so that what it knew opens nothing any more.
-    #[must_use]
-    pub fn after_edit(mut self, before: &Self) -> Self {
-        self.generation = self.generation.max(before.generation).saturating_add(1);
-        let fenced = |device: &Device| match before.device(device.mac) {
-            Some(was) => was.state != device.state || was.bound_worker_id != device.bound_worker_id || was.public_key != device.public_key,
-            None => device.state == DeviceState::Bound,
-        };
-        let edited: Vec<Arc<Device>> = self.devices.values().filter(|d| fenced(d)).cloned().collect();
-        for device in edited {
-            let device = Device { epoch: self.generation, ..Device::clone(&device) };
-            self.devices.insert(device.mac, Arc::new(device));
-        }
-        self
-    }
-
     /// This ledger of a backup as the successor of what is there now (`present`). Credentials that were given out after the
     /// backup are worthless: every bound device gets an epoch that no appliance with this ledger's past can have given out, by a
     /// leap that no number of changes in between comes to. And a restore opens nothing: window, rekey orders and join tokens,
@@ -284,106 +165,6 @@ impl Ledger {
             self.devices.insert(device.mac, Arc::new(Device { epoch, rekey_until: None, ..Device::clone(&device) }));
         }
         self
-    }
-
-    /// All files of this snapshot.
-    #[must_use]
-    pub fn files(&self) -> Files {
-        Files {
-            devices: self.devices_file(),
-            workers: self.workers_file(),
-            settings: self.settings_file(),
-            masters: self.masters_file(),
-            agents: self.agents_file(),
-        }
-    }
-
-    /// `devices.yml` of this snapshot.
-    #[must_use]
-    pub fn devices_file(&self) -> DevicesFile {
-        let devices = self.devices.values().map(|d| Device::clone(d)).collect();
-        DevicesFile { version: LEDGER_VERSION, generation: self.generation, devices }
-    }
-
-    /// `workers.yml` of this snapshot.
-    #[must_use]
-    pub fn workers_file(&self) -> WorkersFile {
-        let workers = self.workers.values().map(|w| Worker::clone(w)).collect();
-        WorkersFile { version: LEDGER_VERSION, generation: self.generation, workers }
-    }
-
-    /// `settings.yml` of this snapshot.
-    #[must_use]
-    pub fn settings_file(&self) -> SettingsFile {
-        let Settings { registration_open_until, enforcement, boot } = self.settings.clone();
-        SettingsFile { version: LEDGER_VERSION, generation: self.generation, registration_open_until, enforcement, boot }
-    }
-
-    /// `masters.yml` of this snapshot.
-    #[must_use]
-    pub fn masters_file(&self) -> MastersFile {
-        let masters = self.masters.values().map(|m| MasterTags::clone(m)).collect();
-        MastersFile { version: LEDGER_VERSION, generation: self.generation, masters }
-    }
-
-    /// `agents.yml` of this snapshot.
-    #[must_use]
-    pub fn agents_file(&self) -> AgentsFile {
-        let agents = self.agents.values().map(|a| Agent::clone(a)).collect();
-        let join_tokens = self.join_tokens.values().map(|t| JoinToken::clone(t)).collect();
-        AgentsFile { version: LEDGER_VERSION, generation: self.generation, agents, join_tokens }
-    }
-}
-
-fn check_device(device: &Device) -> Result<(), String> {
-    let mac = device.mac;
-    match (device.state, &device.bound_worker_id) {
-        (DeviceState::Bound, None) => {
-            return Err(format!("device {mac} is bound, but has no bound_worker_id; set it or make the device pooled"));
-        }
-        (DeviceState::Pooled | DeviceState::Revoked, Some(worker)) => {
-            return Err(format!("device {mac} is not bound, but has bound_worker_id {worker}; remove that or make the device bound"));
-        }
-        (DeviceState::Bound, Some(_)) | (DeviceState::Pooled | DeviceState::Revoked, None) => {}
-    }
-    match &device.public_key {
-        None if device.public_key_hash.is_some() => Err(format!("device {mac} has a public_key_hash without a public_key; remove it")),
-        None => Ok(()),
-        Some(key) => match key_hash(key) {
-            None => Err(format!("the public_key of device {mac} is not valid; write ed25519: and 64 hex digits, or p256: and 130")),
-            hash if hash == device.public_key_hash => Ok(()),
-            _ => Err(format!("the public_key_hash of device {mac} is not that of its public_key; one of them was changed: restore it")),
-        },
-    }
-}
-
-impl Ledger {
-    /// What a Worker's record fulfils beside those that are here already.
-    fn check_worker(&self, worker: &Worker) -> Result<(), String> {
-        let id = &worker.worker_id;
-        let (mut systems, mut names) = (HashSet::new(), HashSet::new());
-        for disk in &worker.disks {
-            check_disk(disk)?;
-            if !systems.insert((&disk.os, &disk.os_version)) {
-                return Err(format!("Worker {id} has two disks for {} {}; at most one is allowed", disk.os, disk.os_version));
-            }
-            if self.agent(&disk.agent).is_none() {
-                return Err(format!(
-                    "disk {} of Worker {id} is on {}, which is not in agents.yml; restore that record",
-                    disk.os_tag, disk.agent
-                ));
-            }
-            let elsewhere = self.disk_names_taken(disk).map(|(name, _)| name);
-            if let Some(twice) = elsewhere.or_else(|| Self::names_of(disk).into_iter().find(|name| !names.insert(name.clone()))) {
-                return Err(format!("'{twice}' names two disks, the second one at Worker {id}; every disk has its own"));
-            }
-        }
-        match &worker.default_disk {
-            Some(tag) if worker.default_disk().is_none() => {
-                Err(format!("the default_disk {tag} of Worker {id} is not one of its disks; choose one of them or remove the line"))
-            }
-            _ => Ok(()),
-        }
     }
 }
 

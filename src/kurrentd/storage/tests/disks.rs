@@ -103,7 +103,7 @@ async fn k42_two_adoptions_of_one_file_make_one_disk() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn k42_an_adoption_cut_off_before_its_record_leaves_a_file_that_can_be_adopted_again() {
-    for (step, code) in [("workers.yml Synced", "not_durable"), ("workers.yml Renamed", "in_doubt")] {
+    for (step, code) in [("journal HalfWritten", "not_durable"), ("journal Written", "in_doubt")] {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config { state_dir: folder.path().join("state"), ..Config::default() };
         config.agent.disk_dir = folder.path().join("disks");

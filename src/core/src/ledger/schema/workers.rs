@@ -60,7 +60,7 @@ pub struct BootSettings {
 }
 
 impl BootSettings {
-    pub(super) fn is_default(&self) -> bool {
+    pub(in crate::ledger) fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }

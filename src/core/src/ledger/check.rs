@@ -1,0 +1,107 @@
+//! Whether records belong together: every invariant of the ledgers, asked of whatever comes from files, journal or an edit.
+
+use super::records::{Contradiction, Files, Records};
+use super::rules::check_disk;
+use super::schema::{Device, DeviceState, Worker, key_hash};
+use super::view::Ledger;
+use std::collections::HashSet;
+
+impl Records {
+    /// The ledger of these records, when every invariant holds.
+    ///
+    /// # Errors
+    /// The first [`Contradiction`].
+    pub fn checked(self) -> Result<Ledger, Contradiction> {
+        let Self { generation, devices, workers, masters, agents, join_tokens, settings } = self;
+        if let Some(name) = masters.keys().find(|name| !name.is_master()) {
+            let what = format!("{name} is not a master: its name has no _tpl_; correct or remove the record");
+            return Err(Contradiction { file: "masters.yml", record: name.to_string(), what });
+        }
+        let mut ledger = Ledger { generation, masters, agents, join_tokens, settings, ..Ledger::default() };
+        for (id, worker) in &workers {
+            ledger.check_worker(worker).map_err(|what| Contradiction { file: "workers.yml", record: id.to_string(), what })?;
+            for disk in &worker.disks {
+                ledger.note_disk_names(disk, id);
+            }
+        }
+        for (mac, device) in &devices {
+            let wrong = |what: String| Contradiction { file: "devices.yml", record: mac.to_string(), what };
+            check_device(device).map_err(wrong)?;
+            if let Some(worker) = &device.bound_worker_id {
+                if !workers.contains_key(worker) {
+                    let what = format!(
+                        "device {mac} is bound to Worker {worker}, which is not in workers.yml; restore the Worker or unbind the device"
+                    );
+                    return Err(wrong(what));
+                }
+                if let Some(other) = ledger.bound.insert(worker.clone(), *mac) {
+                    return Err(wrong(format!("devices {other} and {mac} are both bound to Worker {worker}; unbind one of them")));
+                }
+            }
+            // An epoch is a generation: none may lie ahead, or it would be given out twice.
+            ledger.generation = ledger.generation.max(device.epoch);
+        }
+        (ledger.devices, ledger.workers) = (devices, workers);
+        Ok(ledger)
+    }
+}
+
+impl Ledger {
+    /// The whole from its files, when every invariant holds.
+    ///
+    /// # Errors
+    /// The first [`Contradiction`].
+    pub fn assemble(files: Files) -> Result<Self, Contradiction> {
+        Records::of(files)?.checked()
+    }
+
+    /// What a Worker's record fulfils beside those that are here already.
+    fn check_worker(&self, worker: &Worker) -> Result<(), String> {
+        let id = &worker.worker_id;
+        let (mut systems, mut names) = (HashSet::new(), HashSet::new());
+        for disk in &worker.disks {
+            check_disk(disk)?;
+            if !systems.insert((&disk.os, &disk.os_version)) {
+                return Err(format!("Worker {id} has two disks for {} {}; at most one is allowed", disk.os, disk.os_version));
+            }
+            if self.agent(&disk.agent).is_none() {
+                return Err(format!(
+                    "disk {} of Worker {id} is on {}, which is not in agents.yml; restore that record",
+                    disk.os_tag, disk.agent
+                ));
+            }
+            let elsewhere = self.disk_names_taken(disk).map(|(name, _)| name);
+            if let Some(twice) = elsewhere.or_else(|| Self::names_of(disk).into_iter().find(|name| !names.insert(name.clone()))) {
+                return Err(format!("'{twice}' names two disks, the second one at Worker {id}; every disk has its own"));
+            }
+        }
+        match &worker.default_disk {
+            Some(tag) if worker.default_disk().is_none() => {
+                Err(format!("the default_disk {tag} of Worker {id} is not one of its disks; choose one of them or remove the line"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_device(device: &Device) -> Result<(), String> {
+    let mac = device.mac;
+    match (device.state, &device.bound_worker_id) {
+        (DeviceState::Bound, None) => {
+            return Err(format!("device {mac} is bound, but has no bound_worker_id; set it or make the device pooled"));
+        }
+        (DeviceState::Pooled | DeviceState::Revoked, Some(worker)) => {
+            return Err(format!("device {mac} is not bound, but has bound_worker_id {worker}; remove that or make the device bound"));
+        }
+        (DeviceState::Bound, Some(_)) | (DeviceState::Pooled | DeviceState::Revoked, None) => {}
+    }
+    match &device.public_key {
+        None if device.public_key_hash.is_some() => Err(format!("device {mac} has a public_key_hash without a public_key; remove it")),
+        None => Ok(()),
+        Some(key) => match key_hash(key) {
+            None => Err(format!("the public_key of device {mac} is not valid; write ed25519: and 64 hex digits, or p256: and 130")),
+            hash if hash == device.public_key_hash => Ok(()),
+            _ => Err(format!("the public_key_hash of device {mac} is not that of its public_key; one of them was changed: restore it")),
+        },
+    }
+}
