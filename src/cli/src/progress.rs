@@ -20,10 +20,15 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of `total` bytes.
+    /// Of `total` bytes; 0 when nobody knows.
     pub fn new(what: &str, total: u64) -> Self {
         let terminal = io::stderr().is_terminal();
         Self { what: clean(what), total, terminal, started: Instant::now(), shown: None, drawn: 0 }
+    }
+
+    /// Now it is known of how many bytes.
+    pub fn set_total(&mut self, total: u64) {
+        self.total = total;
     }
 
     /// Of so many bytes.
@@ -36,7 +41,7 @@ impl Progress {
         let every = if self.terminal { REDRAW_AFTER } else { LINE_AFTER };
         let first = if self.terminal { None } else { Some(self.started) };
         let due = self.shown.or(first).is_none_or(|at| at.elapsed() >= every);
-        let last = self.terminal && done >= self.total;
+        let last = self.terminal && self.total > 0 && done >= self.total;
         if !due && !last {
             return;
         }
@@ -70,6 +75,9 @@ fn bar(done: u64, total: u64) -> String {
 }
 
 fn line(what: &str, done: u64, total: u64, spent: Duration) -> String {
+    if total == 0 {
+        return if done == 0 { what.to_owned() } else { format!("{what}: {}", size(done)) };
+    }
     let percent = (u128::from(done.min(total)) * 100).checked_div(u128::from(total)).unwrap_or(100);
     let millis = spent.as_millis().max(1);
     let rate = u64::try_from(u128::from(done) * 1000 / millis).unwrap_or(u64::MAX);
@@ -93,6 +101,7 @@ mod tests {
         assert_eq!(bar(0, 0), format!("[{}]", "-".repeat(24)));
         let found = line("sending x", 300 << 20, 1 << 30, Duration::from_secs(3));
         assert_eq!(found, "sending x: 29 % of 1 GiB, 100 MiB/s, 7 s left");
-        assert_eq!(line("copying", 0, 0, Duration::ZERO), "copying: 100 % of 0 B, 0 B/s");
+        assert_eq!(line("copying", 0, 0, Duration::ZERO), "copying");
+        assert_eq!(line("copying", 4096, 0, Duration::ZERO), "copying: 4 KiB");
     }
 }

@@ -115,7 +115,7 @@ impl Session {
         if let Some(why) = at(answer, "data_plane").as_str().and_then(|d| d.strip_prefix("not yet: ")) {
             eprintln!("kurrent: the change is made, but the data plane has not followed yet: {}", clean(why));
         }
-        if let Some(warning) = at(answer, "warning").as_str() {
+        if let Some(warning) = at(answer, "warning").as_str().filter(|w| !w.is_empty()) {
             eprintln!("kurrent: {}", clean(warning));
         }
         show(self.form, answer, people)

@@ -82,14 +82,14 @@ pub enum JoinToken {
     /// Make one. It is shown this once.
     #[command(after_help = "Example:\n  kurrent join-token create --minutes 30 --note store2")]
     Create {
-        /// How long it can be used; else as long as the appliance says.
-        #[arg(long)]
+        /// How long it can be used, 1 to 60; else as long as the appliance says.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=60))]
         minutes: Option<u32>,
         /// Free text.
         #[arg(long)]
         note: Option<String>,
     },
-    /// Those that can still be used; not the tokens themselves.
+    /// All of them, without the tokens themselves.
     #[command(after_help = "Example:\n  kurrent join-token list")]
     List(Listing),
     /// Make one worthless.

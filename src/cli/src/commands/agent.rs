@@ -17,13 +17,14 @@ const AGENTS: View = View {
         ("DISKS", "disks"),
         ("FREE", "free_bytes"),
         ("OF", "total_bytes"),
+        ("DETAIL", "detail"),
         ("NOTE", "note"),
     ],
     none: "no storage nodes",
 };
 const TOKENS: View = View {
     key: "join_tokens",
-    columns: &[("ID", "id"), ("CREATED", "created_at"), ("EXPIRES", "expires_at"), ("NOTE", "note")],
+    columns: &[("ID", "id"), ("CREATED", "created_at"), ("EXPIRES", "expires_at"), ("EXPIRED", "expired"), ("NOTE", "note")],
     none: "no join tokens",
 };
 

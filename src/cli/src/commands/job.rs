@@ -17,7 +17,15 @@ const PATIENCE: u32 = 30;
 
 const JOBS: View = View {
     key: "jobs",
-    columns: &[("ID", "id"), ("STATE", "state"), ("DONE", "done_bytes"), ("OF", "total_bytes"), ("WHAT", "what"), ("DETAIL", "detail")],
+    columns: &[
+        ("ID", "id"),
+        ("STATE", "state"),
+        ("DONE", "done_bytes"),
+        ("OF", "total_bytes"),
+        ("STARTED", "started_at"),
+        ("WHAT", "what"),
+        ("DETAIL", "detail"),
+    ],
     none: "no jobs",
 };
 
@@ -80,12 +88,14 @@ async fn look(session: &Session, id: &str) -> Result<Value, Failure> {
             _ => {}
         }
         if progress.is_none()
-            && let Some(warning) = at(&job, "warning").as_str()
+            && let Some(warning) = at(&job, "warning").as_str().filter(|w| !w.is_empty())
         {
             eprintln!("kurrent: {}", clean(warning));
         }
         let what = text(at(&job, "what"));
-        progress.get_or_insert_with(|| Progress::new(&what, number("total_bytes"))).show(number("done_bytes"));
+        let progress = progress.get_or_insert_with(|| Progress::new(&what, 0));
+        progress.set_total(number("total_bytes"));
+        progress.show(number("done_bytes"));
         tokio::time::sleep(ASK_AGAIN).await;
     }
 }

@@ -13,5 +13,6 @@ mod ledger;
 mod lists;
 mod promises;
 mod refusals;
+mod storage;
 mod terminal;
 mod transport;

@@ -52,14 +52,19 @@ fn a_yes_to_what_is_still_so_is_carried_out() {
     let daemon = Daemon::start(folder.path());
     daemon.ok(&["worker", "create", "w1"]);
     daemon.ok(&["device", "register", MAC, "--keyless-allowed"]);
+    daemon.ok(&["disk", "create", "w1", "--os", "data", "--size", "1M"]);
     daemon.ok(&["device", "bind", MAC, "w1"]);
+    daemon.ok(&["agent", "add", "store2", "--base-url", "https://10.0.0.2:8443"]);
+    let tag = daemon.json(&["worker", "get", "w1"])["default_disk"].as_str().unwrap().to_owned();
     let fake = Fake::before(&daemon.url(), &daemon.token_file(), |_, _, answer| Reply::Raw(answer));
     for arguments in [
-        &["device", "unbind", MAC][..],
+        &["disk", "delete", "w1", &tag][..],
+        &["device", "unbind", MAC],
         &["device", "bind", MAC, "w1", "--force"],
         &["device", "revoke", MAC],
         &["device", "purge", MAC],
         &["worker", "delete", "w1"],
+        &["agent", "remove", "store2"],
     ] {
         let (shown, code) = on_terminal(&fake, arguments, &[("[y/N]", "y\n")]);
         assert_eq!(code, Some(0), "{arguments:?}: {shown}");
