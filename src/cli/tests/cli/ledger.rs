@@ -1,6 +1,7 @@
 //! What must survive, and what must not be touched.
 
 use crate::daemon::{Daemon, check_failure, kurrentd};
+use crate::fake::eventually;
 use std::process::Command;
 
 #[test]
@@ -26,9 +27,12 @@ fn a_corrupt_ledger_is_named_with_its_line_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let mut daemon = Daemon::start(folder.path());
     daemon.ok(&["worker", "create", "w1"]);
+    // The journal has the change at once, the file that a person edits soon after.
+    let path = folder.path().join("state/workers.yml");
+    let read = || std::fs::read_to_string(&path).unwrap_or_default();
+    eventually("workers.yml follows", read, |text| text.contains("worker_id: w1"));
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
-    let path = folder.path().join("state/workers.yml");
     let good = std::fs::read_to_string(&path).unwrap();
     let bad = good.replace("worker_id: w1", "worker_id: W 1");
     std::fs::write(&path, &bad).unwrap();
