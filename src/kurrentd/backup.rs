@@ -127,5 +127,13 @@ pub fn upload_path(state_dir: &Path) -> Result<PathBuf, BackupError> {
     beside(state_dir, ".restore-archive")
 }
 
+/// An upload that is still coming in.
+#[must_use]
+pub fn part_of(upload: &Path) -> PathBuf {
+    let mut name = upload.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
 #[cfg(test)]
 mod tests;

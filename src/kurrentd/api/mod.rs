@@ -6,6 +6,7 @@
 //! translate: what is allowed is the ledger's and the storage's business.
 
 mod agents;
+mod archives;
 mod body;
 mod devices;
 mod etag;
@@ -43,7 +44,17 @@ const FOLLOW_WITHIN: Duration = Duration::from_secs(5);
 /// When the target is at fault already, there is less to wait for.
 const FOLLOW_AT_ONCE: Duration = Duration::from_secs(1);
 /// What is served although the ledgers do not read: it says what is wrong, or does not need them.
-const WITHOUT_LEDGER: [&str; 6] = ["/v1/status", "/v1/operations", "/v1/masters", "/v1/target", "/v1/jobs", "/v1/openapi.json"];
+const WITHOUT_LEDGER: [&str; 8] = [
+    "/v1/status",
+    "/v1/operations",
+    "/v1/masters",
+    "/v1/target",
+    "/v1/jobs",
+    "/v1/openapi.json",
+    // A ledger that does not read is why one restores.
+    "/v1/restore/archive",
+    "/v1/restore",
+];
 
 /// What handlers are handed.
 #[derive(Clone)]
@@ -73,6 +84,7 @@ fn routes() -> OpenApiRouter<Api> {
         .merge(storage::routes())
         .merge(agents::routes())
         .merge(join_tokens::routes())
+        .merge(archives::routes())
 }
 
 /// The whole router.

@@ -42,6 +42,11 @@ impl Problem {
         Self { kind: format!("{TYPE_PREFIX}{code}"), title: title(code), status, code, detail: detail.into(), field: None }
     }
 
+    /// The stable word for it.
+    pub(super) fn code(&self) -> &'static str {
+        self.code
+    }
+
     /// The field, path segment or query key at fault.
     pub(super) fn at(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());

@@ -136,8 +136,10 @@ pub(super) fn carry_out_stepwise(state_dir: &Path, before: &mut dyn FnMut(&str) 
             }
         }
     }
-    let Some(marker) = read_marker(state_dir)? else { return Ok(Swapped::Nothing) };
     let upload = super::upload_path(state_dir)?;
+    let part = super::part_of(&upload);
+    store::remove(&part).map_err(BackupError::io(&part))?;
+    let Some(marker) = read_marker(state_dir)? else { return Ok(Swapped::Nothing) };
     before("upload away").and_then(|()| store::remove(&upload)).map_err(BackupError::io(&upload))?;
     before("marker away").and_then(|()| store::remove(&state_dir.join(MARKER))).map_err(BackupError::io(state_dir))?;
     Ok(Swapped::Restored(Some(marker.aside).filter(|aside| aside.exists())))

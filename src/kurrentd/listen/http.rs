@@ -4,7 +4,7 @@
 //! exactly, so headers are written in title case), nothing is chunked, nothing redirects. Strangers are bounded: header
 //! and body size, time for each, connections in all and for each address, time without progress, life of a connection.
 
-mod body;
+pub(crate) mod body;
 
 use crate::artifacts;
 use crate::boot_plane::{self, Answer, BootPlane, Peer};

@@ -14,5 +14,6 @@ mod lists;
 mod promises;
 mod refusals;
 mod storage;
+mod restore;
 mod terminal;
 mod transport;
