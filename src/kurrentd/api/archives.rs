@@ -142,7 +142,7 @@ async fn upload_backup(State(api): State<Api>, request: Request) -> Result<Statu
     let mut body = request.into_body();
     let taken = take(&mut body, &path).await;
     if taken.is_err() {
-        super::storage::drain(body).await;
+        super::body::drain(body).await;
     }
     record(&api, "restore-upload", taken.as_ref().map_or_else(|p| p.code(), |()| "ok"));
     taken.map(|()| StatusCode::NO_CONTENT)

@@ -27,6 +27,8 @@ const BODY_WITHIN: Duration = Duration::from_secs(15);
 /// with its reason would be lost on the way. Whoever announces more is answered at once.
 const MAX_DROPPED_OCTETS: u64 = 16 * 1024 * 1024;
 const DROPPED_WITHIN: Duration = Duration::from_secs(5);
+/// The same for what is streamed to a disk.
+const DRAIN_WITHIN: Duration = Duration::from_secs(20);
 
 /// Most octets of the body of a request to this path.
 pub(super) fn max_octets(path: &str) -> usize {
@@ -36,6 +38,14 @@ pub(super) fn max_octets(path: &str) -> usize {
         _ if path.ends_with("/batch") => MAX_BATCH_OCTETS,
         _ => MAX_BODY_OCTETS,
     }
+}
+
+/// Takes what a refused sender still sends, for a while: closing on unread octets resets the connection, and the refusal with
+/// its reason would be lost on the way.
+pub(super) async fn drain(mut body: axum::body::Body) {
+    let all = async { while body.frame().await.is_some_and(|frame| frame.is_ok()) {} };
+    // Whoever sends on for longer is cut off.
+    let _ = tokio::time::timeout(DRAIN_WITHIN, all).await;
 }
 
 /// The whole body, at most as large as the path allows.

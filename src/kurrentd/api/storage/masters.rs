@@ -1,6 +1,6 @@
 //! Master images: files that are cloned, with the tags that people gave them. The `ETag` is that of the tags.
 
-use crate::api::body::{Body, Query, Segments};
+use crate::api::body::{Body, Query, Segments, drain};
 use crate::api::etag::{Conditions, tagged};
 use crate::api::names::{Cursor, DiskFile, Note, SystemName, SystemVersion, Time};
 use crate::api::page::Wanted;
@@ -14,17 +14,13 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, LOCATION};
 use axum::response::{IntoResponse, Response};
-use http_body_util::BodyExt;
 use kurrent_core::id::{FileName, OsName, OsVersion};
 use kurrent_core::ledger::{Change, Ledger, MasterTags};
 use kurrent_core::time::Wall;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
-
-const DRAIN_WITHIN: Duration = Duration::from_secs(20);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
@@ -160,14 +156,6 @@ async fn import_master(State(api): State<Api>, path: Segments, request: Request)
     api.shared.audit.record(Event { actor: ACTOR.into(), verb: "master-import", device: None, object: name.to_string(), result });
     let answer = answer(&api.shared.ledger.snapshot(), imported?, StatusCode::CREATED);
     Ok(([(LOCATION, format!("/v1/masters/{name}"))], answer).into_response())
-}
-
-/// Takes what a refused sender still sends, for a while: closing on unread octets resets the connection, and the refusal with
-/// its reason would be lost on the way.
-async fn drain(mut body: axum::body::Body) {
-    let all = async { while body.frame().await.is_some_and(|frame| frame.is_ok()) {} };
-    // Whoever sends on for longer is cut off.
-    let _ = tokio::time::timeout(DRAIN_WITHIN, all).await;
 }
 
 /// Delete a master image
