@@ -13,7 +13,7 @@ mod ledger;
 mod lists;
 mod promises;
 mod refusals;
-mod storage;
 mod restore;
+mod storage;
 mod terminal;
 mod transport;
