@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 mod described;
+mod storage;
 
 struct Server {
     address: SocketAddr,
