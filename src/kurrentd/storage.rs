@@ -16,6 +16,7 @@ pub mod jobs;
 mod local;
 mod masters;
 pub mod node;
+mod room;
 mod scan;
 
 use crate::ledger::expect::Expectation;

@@ -31,13 +31,22 @@ pub fn reflink(from: &File, to: &File) -> io::Result<Reflinked> {
     }
 }
 
+/// How much more is done.
+#[derive(Clone, Copy, Debug)]
+pub enum Moved {
+    /// Nothing was there, and nothing is.
+    Hole(u64),
+    /// Octets were copied.
+    Data(u64),
+}
+
 /// Copies what is there and leaves holes where nothing is.
 ///
 /// `progress` is told how much more is done; an error from it stops the copy.
 ///
 /// # Errors
 /// Reading or writing failed; `to` is to be thrown away.
-pub fn sparse_copy(from: &File, to: &File, progress: &mut dyn FnMut(u64) -> io::Result<()>) -> io::Result<()> {
+pub fn sparse_copy(from: &File, to: &File, progress: &mut dyn FnMut(Moved) -> io::Result<()>) -> io::Result<()> {
     let size = from.metadata()?.len();
     to.set_len(size)?;
     let mut buffer = vec![0; CHUNK];
@@ -51,7 +60,7 @@ pub fn sparse_copy(from: &File, to: &File, progress: &mut dyn FnMut(u64) -> io::
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(e) => return Err(e.into()),
         };
-        progress(data.min(size).saturating_sub(at))?;
+        progress(Moved::Hole(data.min(size).saturating_sub(at)))?;
         at = data.min(size);
         let hole = match rustix::fs::seek(from, SeekFrom::Hole(at)) {
             Ok(hole) => hole,
@@ -64,7 +73,7 @@ pub fn sparse_copy(from: &File, to: &File, progress: &mut dyn FnMut(u64) -> io::
             from.read_exact_at(chunk, at)?;
             write_sparse(to, chunk, at)?;
             let moved = u64::try_from(most).unwrap_or(u64::MAX);
-            progress(moved)?;
+            progress(Moved::Data(moved))?;
             at = at.saturating_add(moved);
         }
     }

@@ -2,9 +2,10 @@
 
 use super::catalog::Catalog;
 use super::claims::{Claim, Claims};
-use super::copy::{Reflinked, reflink, sparse_copy};
+use super::copy::{Moved, Reflinked, reflink, sparse_copy};
 use super::jobs::Running;
 use super::node::{Draft, Hold, StorageNode};
+use super::room::{Promised, Room};
 use super::{PART_SUFFIX, StorageError, image, not_found};
 use crate::reconcile::TargetHandle;
 use kurrent_core::id::FileName;
@@ -30,6 +31,7 @@ pub(super) struct Folder {
     pub(super) claims: Claims,
     pub(super) catalog: Catalog,
     target: TargetHandle,
+    room: Room,
     /// Whether its file system clones by reference.
     clones: bool,
 }
@@ -86,8 +88,8 @@ impl LocalNode {
             tracing::warn!(%error, "storage: whether files can be cloned by reference is not known; space for copies is asked for");
             false
         });
-        let catalog = Catalog::open(disk_dir.clone());
-        Self(Arc::new(Folder { disk_dir, claims: Claims::default(), catalog, target, clones }))
+        let (catalog, room) = (Catalog::open(disk_dir.clone()), Room::of(disk_dir.clone()));
+        Self(Arc::new(Folder { disk_dir, claims: Claims::default(), catalog, target, room, clones }))
     }
 }
 
@@ -111,21 +113,15 @@ impl Folder {
     }
 
     fn full(&self, needed_bytes: u64) -> StorageError {
-        let free = self.space().map_or_else(|e| format!("unknown ({e})"), |(free, _)| free.to_string());
+        let free = self.room.space().map_or_else(|e| format!("unknown ({e})"), |(free, _)| free.to_string());
         let what =
             format!("the disk is full: up to {needed_bytes} bytes are needed, {free} are free; delete disks or masters, or add space");
         StorageError::new("disk_full", 507, what)
     }
 
-    /// Free and all bytes.
-    fn space(&self) -> io::Result<(u64, u64)> {
-        let stat = rustix::fs::statvfs(&self.disk_dir)?;
-        Ok((stat.f_bavail.saturating_mul(stat.f_frsize), stat.f_blocks.saturating_mul(stat.f_frsize)))
-    }
-
-    fn has_room(&self, needed_bytes: u64) -> Result<(), StorageError> {
-        let (free, _) = self.space().map_err(|e| self.folder_error(&e))?;
-        if free < needed_bytes { Err(self.full(needed_bytes)) } else { Ok(()) }
+    /// Keeps room for what is about to be written.
+    fn promise(&self, needed_bytes: u64) -> Result<Promised, StorageError> {
+        self.room.promise(needed_bytes).map_err(|e| self.folder_error(&e))?.ok_or_else(|| self.full(needed_bytes))
     }
 
     fn masters(&self) -> io::Result<BTreeMap<FileName, MasterFile>> {
@@ -182,7 +178,7 @@ fn not_a_file(name: &FileName) -> StorageError {
 
 impl StorageNode for LocalNode {
     fn probe(&self) -> NodeStatus {
-        match (self.masters(), self.space()) {
+        match (self.masters(), self.room.space()) {
             (Ok(masters), Ok((free_bytes, total_bytes))) => {
                 NodeStatus { reachable: Ok(()), data_plane: self.data_plane(), free_bytes, total_bytes, masters }
             }
@@ -213,8 +209,8 @@ impl StorageNode for LocalNode {
                 match reflink(&file, &draft.file).map_err(|e| self.write_error(needed_bytes, &e))? {
                     Reflinked::Yes => {}
                     Reflinked::NotHere => {
-                        self.has_room(needed_bytes)?;
-                        draft.source = Some(Source { file, needed_bytes, _reading: reading });
+                        let room = self.promise(needed_bytes)?;
+                        draft.source = Some(Source { file, needed_bytes, room, _reading: reading });
                     }
                 }
             }
@@ -232,7 +228,7 @@ impl StorageNode for LocalNode {
             return Err(StorageError::new("disk_shrinks", 422, detail));
         }
         let more = size_bytes.saturating_sub(now);
-        self.has_room(more)?;
+        let _room = self.promise(more)?;
         file.set_len(size_bytes).and_then(|()| file.sync_all()).map_err(|e| self.write_error(more, &e))?;
         Ok(Box::new(claim))
     }
@@ -258,6 +254,7 @@ struct LocalDraft {
 struct Source {
     file: File,
     needed_bytes: u64,
+    room: Promised,
     _reading: Claim,
 }
 
@@ -275,11 +272,18 @@ impl Draft for LocalDraft {
     }
 
     fn copy(&mut self, job: &Running) -> Result<(), StorageError> {
-        let Some(source) = self.source.take() else { return Ok(()) };
+        let Some(mut source) = self.source.take() else { return Ok(()) };
         job.expect(self.size_bytes);
         job.warn("this file system can not clone by reference (btrfs and xfs can): every octet is copied");
-        sparse_copy(&source.file, &self.file, &mut |bytes| job.add(bytes))
-            .map_err(|e| job.explain(self.node.write_error(source.needed_bytes, &e)))
+        let mut progress = |moved| match moved {
+            Moved::Hole(bytes) => job.add(bytes),
+            Moved::Data(bytes) => {
+                source.room.taken(bytes);
+                job.add(bytes)
+            }
+        };
+        let copied = sparse_copy(&source.file, &self.file, &mut progress);
+        copied.map_err(|e| job.explain(self.node.write_error(source.needed_bytes, &e)))
     }
 
     fn finish(self: Box<Self>) -> Result<Hold, StorageError> {
