@@ -22,8 +22,8 @@ const LANES: usize = 3;
 /// One change, and how to tell whether it happened.
 struct Scenario {
     name: &'static str,
-    /// Brings about what the change starts from.
-    before: fn(&Api) -> Result<()>,
+    /// Brings about what the change starts from; nothing: the first start of all.
+    before: Option<fn(&Api) -> Result<()>>,
     /// Asks for the change; whether it was acknowledged.
     act: fn(&Api) -> Result<bool>,
     /// Whether it happened. An error when it is half-done.
@@ -88,7 +88,7 @@ fn disks_of_w1(api: &Api) -> Result<Option<usize>> {
 fn k29_a_forced_rebind_is_whole_or_not_at_all_wherever_it_is_cut() -> Result<()> {
     at_every_step(&Scenario {
         name: "rebind",
-        before: two_bound,
+        before: Some(two_bound),
         act: |api| asks(api, "POST", &format!("/v1/devices/{A}/bind"), &json!({ "worker_id": "w2", "force": true })),
         happened: |api| one_of(api, [("bound", "w1"), ("bound", "w2")], [("bound", "w2"), ("pooled", "")]),
         from_the_start: true,
@@ -99,7 +99,7 @@ fn k29_a_forced_rebind_is_whole_or_not_at_all_wherever_it_is_cut() -> Result<()>
 fn k39_deleting_a_worker_with_its_files_is_whole_or_not_at_all_wherever_it_is_cut() -> Result<()> {
     at_every_step(&Scenario {
         name: "delete-worker",
-        before: with_disks,
+        before: Some(with_disks),
         act: |api| asks(api, "DELETE", "/v1/workers/w1?delete_files=true", &json!({})),
         happened: |api| {
             let gone = one_of(api, [("bound", "w1"), ("bound", "w2")], [("pooled", ""), ("bound", "w2")])?;
@@ -115,7 +115,7 @@ fn k39_deleting_a_worker_with_its_files_is_whole_or_not_at_all_wherever_it_is_cu
 fn k18_a_new_disk_has_file_and_record_or_neither_wherever_it_is_cut() -> Result<()> {
     at_every_step(&Scenario {
         name: "create-disk",
-        before: with_disks,
+        before: Some(with_disks),
         act: |api| asks(api, "POST", "/v1/workers/w1/disks", &json!({ "os": "data", "os_version": "3", "size_bytes": 1 << 20 })),
         happened: |api| match disks_of_w1(api)? {
             Some(2) => Ok(false),
@@ -123,6 +123,17 @@ fn k18_a_new_disk_has_file_and_record_or_neither_wherever_it_is_cut() -> Result<
             other => anyhow::bail!("half-done: {other:?}"),
         },
         from_the_start: false,
+    })
+}
+
+#[test]
+fn the_first_start_can_be_cut_anywhere_and_the_next_one_serves() -> Result<()> {
+    at_every_step(&Scenario {
+        name: "first-start",
+        before: None,
+        act: |api| asks(api, "POST", "/v1/workers", &json!({ "worker_id": "w1" })),
+        happened: |api| Ok(disks_of_w1(api)?.is_some()),
+        from_the_start: true,
     })
 }
 
@@ -155,9 +166,11 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 fn at_every_step(scenario: &Scenario) -> Result<()> {
     let net = Net::new(&format!("crash-{}", scenario.name))?;
-    let mut daemon = net.start()?;
-    (scenario.before)(&net.up(&mut daemon)?.context("the daemon ended by itself")?)?;
-    daemon.kill();
+    if let Some(before) = scenario.before {
+        let mut daemon = net.start()?;
+        before(&net.up(&mut daemon)?.context("the daemon ended by itself")?)?;
+        daemon.kill();
+    }
     let baseline = Arc::new(Baseline::keep(&net)?);
 
     let (mut daemon, watched) = net.start_watched(None)?;
