@@ -13,7 +13,7 @@ LOCKED := --locked
 LAB := $(CARGO) run -q $(LOCKED) -p kurrent-harness --bin kurrent-lab --
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build image attest lab test check test-net test-vm bench-image clean
+.PHONY: help deps build image attest lab test check test-net test-vm bench-image bench-ledger clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ lab: image build ## appliance and worker in QEMU, from power-on to login, in one
 
 bench-image: image build ## figures for the README: sizes, times, memory
 	@$(LAB) bench
+
+bench-ledger: ## figures for the README: one durable change in small and large ledgers, a start, memory (4 minutes)
+	$(CARGO) bench -q $(LOCKED) -p kurrentd --bench ledger
 
 test: ## everything: check, then network tests, then machine tests; times at the end
 	@tests/layers

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// How often the parts without a change signal are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// It walks all devices: not for every one of a thousand changes a second, which nobody reads off a screen.
+const PAUSE: Duration = Duration::from_millis(250);
 const DEVICES_SHOWN: usize = 12;
 /// It holds the first-run token: only for PID 1.
 const MODE: u32 = 0o600;
@@ -28,6 +30,7 @@ pub async fn serve(shared: SharedRef, token: Token, path: PathBuf) {
                 Err(e) => shared.faults.set("status", format!("{e}; the screen is not up to date")),
             }
         }
+        tokio::time::sleep(PAUSE).await;
         tokio::select! {
             changed = ledgers.changed() => if changed.is_err() { tokio::time::sleep(LOOK_EVERY).await },
             () = tokio::time::sleep(LOOK_EVERY) => {}

@@ -13,6 +13,11 @@ use std::sync::{Arc, Mutex};
 
 const JOURNAL: &str = "journal.jsonl";
 
+/// These tests open a folder a few thousand times: in memory where that can be had, power fails in the steps and not in the disk.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// Fails from the step with this number on, as after a power cut; counts when there is none.
 fn cut_at(at: Option<usize>, count: &Arc<Mutex<Vec<String>>>) -> impl FnMut(&str) -> io::Result<()> + Send + 'static {
     let seen = Arc::clone(count);
@@ -59,7 +64,7 @@ fn cut_everywhere<T>(
 ) {
     let steps: Arc<Mutex<Vec<String>>> = Arc::default();
     let attempt = |at: Option<usize>| {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = scratch();
         let (mut files, ledger) = prepare(folder.path());
         steps.lock().unwrap().clear();
         files.cut_with(cut_at(at, &steps));
@@ -151,7 +156,7 @@ fn commits_beside_a_checkpoint_are_kept_wherever_that_is_cut() {
 
 #[test]
 fn the_very_first_start_is_whole_wherever_it_is_cut() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = scratch();
     assert!(same(&reopened(folder.path()), &Ledger::default()));
     assert!(["masters", "agents", "workers", "devices", "settings"].iter().all(|f| folder.path().join(format!("{f}.yml")).exists()));
 }
@@ -159,7 +164,7 @@ fn the_very_first_start_is_whole_wherever_it_is_cut() {
 /// After a write that failed half-way the journal goes on where it was.
 #[test]
 fn a_short_write_is_taken_back() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = scratch();
     let (mut files, before) = furnished(folder.path());
     let length = || folder.path().join(JOURNAL).metadata().unwrap().len();
     let known = length();
@@ -176,7 +181,7 @@ fn a_short_write_is_taken_back() {
 /// Whatever is cut off the journal's last line, or was never written of it, it is forgotten; the lines before it stand.
 #[test]
 fn a_torn_last_line_is_forgotten_and_any_other_damage_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = scratch();
     let (mut files, one) = furnished(folder.path());
     let path = folder.path().join(JOURNAL);
     let whole_before = std::fs::read(&path).unwrap();
@@ -207,6 +212,7 @@ fn a_torn_last_line_is_forgotten_and_any_other_damage_is_refused() {
         let error = opens(&damaged).unwrap_err();
         assert!(error.contains("journal.jsonl:") && error.contains("backup"), "octet {at}: {error}");
     }
+    assert!(opens(&whole[..10]).is_err(), "the first line is never torn");
     let lines: Vec<&[u8]> = whole.split_inclusive(|o| *o == b'\n').collect();
     assert_eq!(lines.len(), 3);
     let error = opens(&[lines[0], lines[2]].concat()).unwrap_err();
@@ -215,7 +221,7 @@ fn a_torn_last_line_is_forgotten_and_any_other_damage_is_refused() {
 
 #[test]
 fn a_journal_of_a_later_version_is_refused_as_such() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = scratch();
     let (files, ledger) = furnished(folder.path());
     drop(files);
     let line = super::journal::Line { version: 3, ..super::journal::Line::head(ledger.generation, false) };
@@ -226,7 +232,7 @@ fn a_journal_of_a_later_version_is_refused_as_such() {
 
 #[test]
 fn files_and_journal_of_different_times_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = scratch();
     let (mut files, one) = furnished(folder.path());
     let path = |name: &str| folder.path().join(name);
     let keep = |name: &str| std::fs::read(path(name)).unwrap();
@@ -257,7 +263,7 @@ fn files_and_journal_of_different_times_are_refused() {
 /// Somebody replaced the journal: no line goes into a file that has no name any more.
 #[test]
 fn a_journal_that_somebody_replaced_is_written_anew_before_the_next_change() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = scratch();
     let (mut files, one) = furnished(folder.path());
     let path = folder.path().join(JOURNAL);
     std::fs::write(path.with_extension("new"), "").unwrap();
@@ -267,8 +273,19 @@ fn a_journal_that_somebody_replaced_is_written_anew_before_the_next_change() {
     assert!(files.due(&one).is_some_and(|due| due <= std::time::Instant::now()));
     files.settle(&one).unwrap();
     files.commit(&one, &two, None).unwrap();
+    // The same while a job is out, and a change stood only in what was replaced.
+    let job = files.job(&two).unwrap();
+    let three = applied(&two, [register(3)]);
+    files.commit(&two, &three, None).unwrap();
+    std::fs::write(&path, "gone").unwrap();
+    let four = applied(&three, [register(4)]);
+    assert!(matches!(files.commit(&three, &four, None), Err(CommitError::NotDone(_))));
+    files.finish(job.run()).unwrap();
+    assert!(matches!(files.commit(&three, &four, None), Err(CommitError::NotDone(_))));
+    files.settle(&three).unwrap();
+    files.commit(&three, &four, None).unwrap();
     drop(files);
-    assert!(same(&reopened(folder.path()), &two));
+    assert!(same(&reopened(folder.path()), &four));
 }
 
 fn copy(from: &str, to: &Path) {
@@ -282,7 +299,7 @@ fn copy(from: &str, to: &Path) {
 #[test]
 fn a_folder_of_version_1_becomes_one_of_version_2_wherever_that_is_cut() {
     for (sample, devices, generation) in [("v1", 3, 12), ("v1-intent", 4, 13)] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = scratch();
         copy(sample, folder.path());
         let before = examine(folder.path()).unwrap().unwrap().ledger;
         assert_eq!((before.devices.len(), before.generation), (devices, generation), "{sample}");
@@ -302,7 +319,7 @@ fn a_folder_of_version_1_becomes_one_of_version_2_wherever_that_is_cut() {
 
 #[test]
 fn the_sample_of_version_2_loads_with_its_pending_journal() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = scratch();
     copy("v2", folder.path());
     let checked = examine(folder.path()).unwrap().unwrap();
     let ledger = reopened(folder.path());
@@ -367,7 +384,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
     fn whatever_happens_the_next_start_has_what_was_acknowledged(acts in proptest::collection::vec(any_act(), 1..60)) {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = scratch();
         let (mut files, mut ledger) = Files::open(folder.path()).unwrap();
         let mut job = None;
         for act in acts {

@@ -80,6 +80,8 @@ pub struct Files {
     head: Line,
     /// Somebody else changed the journal: no line may be added to it.
     journal_lost: bool,
+    /// The generation of the last line.
+    committed: u64,
     /// What the files hold; its generation is that of the settings.
     filed: Records,
     stamps: Each<Option<Stamp>>,
@@ -138,6 +140,7 @@ impl Files {
             journal,
             head,
             journal_lost: false,
+            committed: ends_at,
             filed,
             stamps,
             _lock: lock,
@@ -192,7 +195,9 @@ impl Files {
     fn append(&mut self, line: &Line) -> Result<(), CommitError> {
         let octets = line.encode().map_err(CommitError::NotDone)?;
         let cut = &self.cut;
-        self.journal.append(&octets, &mut |step| cut.step(step))
+        self.journal.append(&octets, &mut |step| cut.step(step))?;
+        self.committed = line.generation;
+        Ok(())
     }
 
     /// What the files hold after an edit by hand.
@@ -274,7 +279,8 @@ impl Files {
     #[must_use]
     pub fn is_behind(&self, ledger: &Ledger) -> bool {
         let (filed, generation) = (&self.filed, ledger.generation);
-        self.journal_lost || generation != filed.generation || !ledger.devices.ptr_eq(&filed.devices)
+        let long_journal = self.head.generation != filed.generation;
+        self.journal_lost || long_journal || generation != filed.generation || !ledger.devices.ptr_eq(&filed.devices)
     }
 
     /// Work to bring the files up to date with `ledger`, the one that was committed last: to be run beside commits, and handed to
@@ -323,6 +329,10 @@ impl Files {
         self.rest = took.saturating_mul(SHARE_OF_TIME).clamp(QUIET, BEHIND);
         let head = Line::head(self.filed.generation, false);
         let cut = &self.cut;
+        if self.journal_lost && self.filed.generation != self.committed {
+            // What was committed beside this job was in the lost journal only: the next job writes it, then there is a new one.
+            return Ok(());
+        }
         if self.journal_lost {
             self.journal = Journal::create(&self.folder, &head, &mut |step| cut.step(step))?;
             self.journal_lost = false;

@@ -176,8 +176,8 @@ pub(super) fn read(octets: &[u8]) -> Result<Read, ReadError> {
                 found.end += u64::try_from(text.len()).unwrap_or(u64::MAX) + u64::from(feed.is_some());
                 found.torn |= feed.is_none();
             }
-            // The last line, as a power cut leaves it.
-            Err(Bad::Sum) if next.is_empty() && (feed.is_none() || text.contains(&0)) => found.torn = true,
+            // The last line, as a power cut leaves it; the first one was there, whole, when the file got its name.
+            Err(Bad::Sum) if number > 1 && next.is_empty() && (feed.is_none() || text.contains(&0)) => found.torn = true,
             Err(Bad::Sum) => return Err(damaged(format!("this line is damaged: its sum does not fit; {RESTORE}"))),
             Err(Bad::Newer(version)) => return Err(ReadError::Newer(version)),
             Err(Bad::Unknown(what)) => return Err(damaged(format!("this line is not known: {what}; {RESTORE}"))),
