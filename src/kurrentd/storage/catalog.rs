@@ -129,8 +129,13 @@ impl Catalog {
         let files: BTreeMap<FileName, Stamp> = files.into_iter().filter_map(is_master).collect();
         {
             let mut known = self.known();
-            known.looks.retain(|name, (stamp, _)| files.get(name) == Some(stamp));
-            known.digests.retain(|name, (stamp, _)| files.get(name) == Some(stamp));
+            // One that came after the folder was listed is looked at again before it is forgotten.
+            let is_now = |name: &FileName, stamp: &Stamp| {
+                let now = || std::fs::symlink_metadata(self.disk_dir.join(name.as_str())).map(|m| Stamp::of(&m));
+                files.get(name) == Some(stamp) || now().is_ok_and(|now| now == *stamp)
+            };
+            known.looks.retain(|name, (stamp, _)| is_now(name, stamp));
+            known.digests.retain(|name, (stamp, _)| is_now(name, stamp));
         }
         Ok(files.into_iter().map(|(name, stamp)| self.master(name, stamp)).collect())
     }

@@ -82,6 +82,10 @@ impl Storage {
     }
 
     fn is_unrecorded(&self, file: &FileName) -> Result<(), StorageError> {
+        if self.0.ledger.unreadable() {
+            // The snapshot is empty, and nothing may be concluded from that: every disk's file would look unrecorded.
+            return Err(SubmitError::Stopped(self.0.ledger.fault().unwrap_or_default()).into());
+        }
         match self.0.ledger.snapshot().disk_names.get(file.as_str()) {
             None => Ok(()),
             Some(worker) => Err(StorageError::new(

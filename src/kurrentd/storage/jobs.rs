@@ -56,7 +56,6 @@ struct Job {
     kind: Kind,
     what: String,
     started_at: Wall,
-    started: Instant,
     progress: Progress,
     changing: Mutex<Changing>,
     /// Wakes a job that waits, when it is cancelled.
@@ -66,6 +65,8 @@ struct Job {
 struct Changing {
     state: State,
     warning: String,
+    /// When the work began, after all waiting.
+    begun: Option<Instant>,
     finished: Option<(Wall, Instant)>,
     told: Instant,
 }
@@ -130,9 +131,8 @@ impl Jobs {
             kind,
             what,
             started_at: clock::now().wall,
-            started: now,
             progress: Progress { done: AtomicU64::new(0), total: AtomicU64::new(total_bytes) },
-            changing: Mutex::new(Changing { state: State::Waiting, warning: String::new(), finished: None, told: now }),
+            changing: Mutex::new(Changing { state: State::Waiting, warning: String::new(), begun: None, finished: None, told: now }),
             cancel: Notify::new(),
         });
         let mut list = lock(&self.0.list);
@@ -211,7 +211,8 @@ impl Job {
             State::Cancelled => (JobState::Cancelled, None, None),
         };
         let done_bytes = self.progress.done.load(Ordering::Relaxed);
-        let took = changing.finished.map_or_else(Instant::now, |(_, at)| at).saturating_duration_since(self.started);
+        let until = changing.finished.map_or_else(Instant::now, |(_, at)| at);
+        let took = until.saturating_duration_since(changing.begun.unwrap_or(until));
         let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1);
         let (result, disk) = match made {
             None => (None, None),
@@ -259,6 +260,7 @@ impl Running {
                 return Err(cancelled());
             }
             changing.state = to;
+            changing.begun.get_or_insert_with(Instant::now);
         }
         self.tell();
         Ok(())

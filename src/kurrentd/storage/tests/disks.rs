@@ -206,3 +206,18 @@ async fn k20_the_newest_remaining_disk_is_promoted_and_none_left_clears_the_defa
     }
     assert_eq!(bench.files(), Vec::<String>::new());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_ledgers_that_do_not_read_no_file_looks_unrecorded_to_who_would_remove_or_adopt_it() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("state")).unwrap();
+    std::fs::write(folder.path().join("state/workers.yml"), "damaged: [").unwrap();
+    let bench = Bench::open(folder);
+    assert!(bench.shared.ledger.unreadable());
+    bench.shared.target.publish(following());
+    std::fs::write(bench.path("w1.debian.000000000001.img"), [7; 4096]).unwrap();
+    let file = "w1.debian.000000000001.img";
+    assert_eq!(bench.storage().delete_leftover(&file.parse().unwrap()).await.unwrap_err().code, "not_served");
+    assert!(bench.storage().adopt_disk(adoption("w1", file, "1"), "test").await.is_err());
+    assert_eq!(bench.files(), [file]);
+}
