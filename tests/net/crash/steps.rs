@@ -137,6 +137,61 @@ fn the_first_start_can_be_cut_anywhere_and_the_next_one_serves() -> Result<()> {
     })
 }
 
+fn disks_of(api: &Api, worker: &str) -> Result<Vec<Value>> {
+    Ok(api.get(&format!("/v1/workers/{worker}/disks"))?["disks"].as_array().cloned().unwrap_or_default())
+}
+
+#[test]
+fn a_disk_that_grows_is_never_larger_in_its_record_than_its_file_wherever_it_is_cut() -> Result<()> {
+    at_every_step(&Scenario {
+        name: "resize-disk",
+        before: Some(with_disks),
+        act: |api| {
+            let disk = disks_of(api, "w1")?.into_iter().find(|d| text(d, "os_version") == "1").context("disk 1")?;
+            let path = format!("/v1/workers/w1/disks/{}/resize", text(&disk, "os_tag"));
+            asks(api, "POST", &path, &json!({ "size_bytes": 2 << 20 }))
+        },
+        happened: |api| {
+            let disk = disks_of(api, "w1")?.into_iter().find(|d| text(d, "os_version") == "1").context("disk 1")?;
+            let fault = disk.get("fault").and_then(Value::as_str).unwrap_or_default();
+            match disk["size_bytes"].as_u64() {
+                // Its file may be larger already; that is told.
+                Some(0x10_0000) if fault.is_empty() || fault.contains("resize it to 2097152") => Ok(false),
+                Some(0x20_0000) if fault.is_empty() => Ok(true),
+                other => anyhow::bail!("half-done: {other:?} {fault}"),
+            }
+        },
+        from_the_start: false,
+    })
+}
+
+#[test]
+fn k42_an_adopted_file_is_a_disk_or_a_file_without_record_wherever_it_is_cut() -> Result<()> {
+    at_every_step(&Scenario {
+        name: "adopt-disk",
+        before: Some(|api| {
+            with_disks(api)?;
+            let disk = disks_of(api, "w1")?.into_iter().find(|d| text(d, "os_version") == "2").context("disk 2")?;
+            let path = format!("/v1/workers/w1/disks/{}", text(&disk, "os_tag"));
+            ensure!(api.request("DELETE", &path, None)?.status == 204, "the file is retained");
+            Ok(())
+        }),
+        act: |api| {
+            let left = api.get("/v1/leftovers")?["leftovers"][0]["name"].clone();
+            asks(api, "POST", "/v1/workers/w2/disks/adopt", &json!({ "filename": left, "os": "data" }))
+        },
+        happened: |api| {
+            let left = api.get("/v1/leftovers")?["leftovers"].as_array().map(Vec::len);
+            match (disks_of(api, "w2")?.len(), left) {
+                (0, Some(1)) => Ok(false),
+                (1, Some(0)) => Ok(true),
+                other => anyhow::bail!("half-done: {other:?}"),
+            }
+        },
+        from_the_start: false,
+    })
+}
+
 /// State and disks as they were, for every round again.
 struct Baseline(PathBuf);
 
