@@ -25,6 +25,8 @@ pub struct Shared {
     pub ledger: LedgerHandle,
     /// Address to MAC, for TFTP and HTTP, whose clients have only an address.
     pub leases: ArcSwap<LeaseSnapshot>,
+    /// The way to the owner of the lease table.
+    pub lease_orders: crate::lease_orders::LeaseOrders,
     /// Boot timelines.
     pub timelines: Timelines,
     /// The audit.
@@ -96,6 +98,7 @@ impl Shared {
             config,
             ledger,
             leases: ArcSwap::default(),
+            lease_orders: crate::lease_orders::LeaseOrders::default(),
             timelines: Timelines::default(),
             audit,
             server_key,

@@ -387,7 +387,7 @@ pub fn boot_vars(ledger: &Ledger, config: &Config, mac: MacAddr, evidence: Evide
         DeviceState::Bound => {}
     }
     // The signature first: a stranger with a bound machine's MAC must not learn whether it has a disk.
-    let proven = authorise(device, config.enforcement, evidence)?;
+    let proven = authorise(device, ledger.enforcement(config.enforcement), evidence)?;
     let worker = ledger.worker_of(mac).ok_or(Refusal::NotBound)?;
     // K28: the Worker's one device, by the index too. They differ only if the ledger is damaged: then nobody boots.
     if ledger.bound.get(&worker.worker_id) != Some(&mac) {

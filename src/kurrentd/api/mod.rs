@@ -7,9 +7,11 @@
 
 mod agents;
 mod archives;
+mod batch;
 mod body;
 mod devices;
 mod etag;
+mod events;
 mod idempotency;
 mod join_tokens;
 mod leases;
@@ -35,6 +37,7 @@ use problem::Problem;
 pub use serve::serve;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
 /// Who acts when a token holder acts: there is one token until users come.
@@ -62,12 +65,13 @@ pub struct Api {
     shared: SharedRef,
     token: Token,
     once: Arc<idempotency::Store>,
+    listeners: Arc<events::Listeners>,
 }
 
 impl Api {
-    fn new(shared: SharedRef, token: Token) -> Self {
+    fn new(shared: SharedRef, token: Token, stopped: watch::Receiver<bool>) -> Self {
         let once = Arc::new(idempotency::Store::open(&shared.config.state_dir.join("idempotency.jsonl")));
-        Self { shared, token, once }
+        Self { shared, token, once, listeners: Arc::new(events::Listeners::new(stopped)) }
     }
 }
 
@@ -77,6 +81,7 @@ fn routes() -> OpenApiRouter<Api> {
         .merge(openapi::routes())
         .merge(system::routes())
         .merge(settings::routes())
+        .merge(events::routes())
         .merge(operations::routes())
         .merge(leases::routes())
         .merge(devices::routes())

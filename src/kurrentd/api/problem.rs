@@ -52,6 +52,10 @@ impl Problem {
         self.field = Some(field.into());
         self
     }
+
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
 }
 
 /// `device_not_found` as "Device not found".

@@ -82,7 +82,7 @@ pub async fn serve_on(
     limits: Limits,
 ) -> anyhow::Result<()> {
     let sides = Sides::new(shared.config.boot_network.clone(), limits);
-    let service = TowerToHyperService::new(router(Api::new(shared, token)));
+    let service = TowerToHyperService::new(router(Api::new(shared, token, stopped.clone())));
     let graceful = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.read).max_buf_size(MAX_HEAD_OCTETS);

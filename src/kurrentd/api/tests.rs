@@ -12,8 +12,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
+mod batches;
 mod described;
+mod hostile;
+mod once;
+mod running;
 mod storage;
+mod versions;
 
 struct Server {
     address: SocketAddr,
@@ -63,13 +68,29 @@ impl Server {
     }
 
     async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            self.token,
-            body.len()
-        );
-        let (status, body) = self.raw(head.as_bytes()).await;
+        self.ask_with(method, path, &[], body).await
+    }
+
+    /// [`Server::ask`] with further headers; one of them may be another `Content-Type`.
+    async fn ask_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, Value) {
+        let (status, body) = self.raw(self.request(method, path, headers, body).as_bytes()).await;
         (status, serde_json::from_str(&body).unwrap_or(Value::Null))
+    }
+
+    fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
+        let given: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let kind = if headers.iter().any(|(name, _)| *name == "Content-Type") { "" } else { "Content-Type: application/json\r\n" };
+        let auth = format!("Host: x\r\nConnection: close\r\nAuthorization: Bearer {}\r\n", self.token);
+        format!("{method} {path} HTTP/1.1\r\n{auth}{kind}{given}Content-Length: {}\r\n\r\n{body}", body.len())
+    }
+
+    /// The `ETag` of what is at this path.
+    async fn tag(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(self.request("GET", path, &[], "").as_bytes()).await.unwrap();
+        let answer = rest(&mut stream).await;
+        let line = answer.lines().find_map(|l| l.to_ascii_lowercase().strip_prefix("etag: ").map(str::to_owned));
+        line.unwrap_or_else(|| panic!("no ETag: {answer}"))
     }
 
     /// Asks and expects this status; with an error also its code.

@@ -5,11 +5,12 @@
 
 use super::quiet::Quiet;
 use crate::audit::Event;
+use crate::lease_orders::{LeaseOrder, Listed, ReleaseError};
 use crate::leases::{self, LeaseWriter};
 use crate::shared::SharedRef;
 use anyhow::{Context, bail};
 use kurrent_core::dhcp::address::{CLIENT_PORT, Destination, SERVER_PORT};
-use kurrent_core::dhcp::lease::Leases;
+use kurrent_core::dhcp::lease::{self, Leases, State};
 use kurrent_core::dhcp::msg::{self, Request, RequestKind};
 use kurrent_core::dhcp::pxe::Client;
 use kurrent_core::dhcp::range::Range;
@@ -25,6 +26,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UdpSocket;
+use tokio::sync::{mpsc, oneshot};
 
 /// A thousand clients at once fit: the kernel counts about 2 KiB per datagram.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
@@ -42,6 +44,15 @@ struct Outgoing {
     octets: Vec<u8>,
     to: Destination,
     mac: MacAddr,
+}
+
+/// What waits for a record to be durable.
+enum Waiting {
+    /// Nobody: a RELEASE or DECLINE has no reply.
+    Nothing,
+    Answer(Outgoing),
+    /// A person who took an address back from this machine.
+    Released(MacAddr, oneshot::Sender<Result<MacAddr, ReleaseError>>),
 }
 
 /// Serves DHCP on `interface` until it fails. Cancel-safe: what was acknowledged is on the disk.
@@ -62,8 +73,8 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     let table = Leases::restore(range, &records, dhcp.lease_secs, clock::now());
     shared.leases.store(Arc::new(table.holders()));
     tracing::info!(%interface, address = %network.address, leases = records.len(), "DHCP: serving");
-    let audited = HashMap::new();
-    Server { shared, socket, raw, table, writer, quiet: Quiet::default(), audited }.run().await
+    let (audited, orders) = (HashMap::new(), shared.lease_orders.listen());
+    Server { shared, socket, raw, table, writer, orders, quiet: Quiet::default(), audited }.run().await
 }
 
 fn bind(interface: &str) -> anyhow::Result<UdpSocket> {
@@ -91,7 +102,8 @@ struct Server {
     socket: UdpSocket,
     raw: PacketSocket,
     table: Leases,
-    writer: LeaseWriter<Option<Outgoing>>,
+    writer: LeaseWriter<Waiting>,
+    orders: mpsc::Receiver<LeaseOrder>,
     quiet: Quiet,
     audited: HashMap<MacAddr, Mono>,
 }
@@ -108,19 +120,61 @@ impl Server {
                         Ok(()) => {
                             self.shared.faults.clear("leases");
                             self.shared.leases.store(Arc::new(self.table.holders()));
-                            for outgoing in committed.waiting.into_iter().flatten() {
-                                self.send(&outgoing);
+                            for waiting in committed.waiting {
+                                match waiting {
+                                    Waiting::Nothing => {}
+                                    Waiting::Answer(outgoing) => self.send(&outgoing),
+                                    // Whoever asked may have gone.
+                                    Waiting::Released(mac, done) => drop(done.send(Ok(mac))),
+                                }
                             }
                         }
                         Err(fault) => {
+                            for waiting in committed.waiting {
+                                if let Waiting::Released(_, done) = waiting {
+                                    let _ = done.send(Err(ReleaseError::NotDurable(fault.clone())));
+                                }
+                            }
                             self.shared.faults.set("leases", format!("{fault}; no address is given until it can be written: make room or repair the disk"));
                         }
                     }
                 }
+                Some(order) = self.orders.recv() => self.order(order, clock::now()),
                 ready = self.socket.readable() => {
                     ready.context("DHCP: waiting for datagrams")?;
                     self.drain(&mut buffer).await;
                 }
+            }
+        }
+    }
+
+    /// What a person asks. An address in use stays in use until its machine asks again: see [`lease`].
+    fn order(&mut self, order: LeaseOrder, now: Now) {
+        match order {
+            LeaseOrder::List(done) => {
+                let until = |lease: &lease::Lease| now.wall.saturating_add(lease.until.since(now.mono)).unwrap_or(now.wall);
+                let listed = |(address, lease): (Ipv4Addr, &lease::Lease)| Listed {
+                    address,
+                    mac: lease.mac,
+                    state: lease.state,
+                    until: until(lease),
+                };
+                // Whoever asked may have gone.
+                let _ = done.send(self.table.given().map(listed).collect());
+            }
+            LeaseOrder::Release(address, done) => {
+                let refused = match self.table.lease(address).copied() {
+                    None | Some(lease::Lease { state: State::Offered, .. }) => ReleaseError::NotFound(address),
+                    Some(lease::Lease { state: State::Declined, .. }) => ReleaseError::Declined(address),
+                    Some(_) if !self.writer.has_room() => ReleaseError::NotServed("the disk is slower than the requests; ask again".into()),
+                    Some(held) => {
+                        if let Some(record) = self.table.apply(lease::Change::Release { address }, now) {
+                            self.writer.submit(record, Waiting::Released(held.mac, done));
+                        }
+                        return;
+                    }
+                };
+                let _ = done.send(Err(refused));
             }
         }
     }
@@ -173,7 +227,7 @@ impl Server {
         let outgoing = reply.map(|(packet, to)| Outgoing { octets: encode(packet), to, mac: request.mac });
         match (record, outgoing) {
             // A RELEASE or DECLINE has no reply; it is written all the same.
-            (Some(record), outgoing) => self.writer.submit(record, outgoing),
+            (Some(record), outgoing) => self.writer.submit(record, outgoing.map_or(Waiting::Nothing, Waiting::Answer)),
             (None, Some(outgoing)) => self.send(&outgoing),
             (None, None) => {}
         }

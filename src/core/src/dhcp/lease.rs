@@ -227,6 +227,11 @@ impl Leases {
         self.by_address.get(&address)
     }
 
+    /// All addresses that are given out or in quarantine; offers do not count.
+    pub fn given(&self) -> impl Iterator<Item = (Ipv4Addr, &Lease)> {
+        self.by_address.iter().filter(|(_, lease)| lease.state != State::Offered).map(|(address, lease)| (*address, lease))
+    }
+
     /// The address that is a machine's, running or not.
     #[must_use]
     pub fn address_of(&self, mac: MacAddr) -> Option<Ipv4Addr> {

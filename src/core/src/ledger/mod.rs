@@ -10,6 +10,7 @@ mod check;
 mod displaced;
 pub mod merge;
 pub mod migrate;
+pub mod plan;
 pub mod records;
 pub mod rules;
 pub mod schema;

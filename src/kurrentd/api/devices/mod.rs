@@ -1,6 +1,9 @@
 //! Devices.
 
+mod batch;
+mod import;
 mod orders;
+mod rows;
 mod view;
 
 use super::body::{Body, Query, Segments, given, unique_map};
@@ -18,18 +21,22 @@ use axum::response::{IntoResponse, Response};
 use kurrent_core::id::{MacAddr, WorkerId};
 use kurrent_core::ledger::schema::Source;
 use kurrent_core::ledger::{Change, Device, DeviceState, Ledger};
+pub(super) use orders::Nothing;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+pub(super) use view::BootView;
 use view::{DeviceView, SourceWord, StateWord, view};
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(list_devices, register_device))
         .routes(routes!(get_device, edit_device, purge_device))
+        .merge(batch::routes())
+        .merge(import::routes())
         .merge(orders::routes())
         .merge(view::routes())
 }

@@ -1,6 +1,7 @@
 //! Work that takes longer than a request: listed, watched, cancelled.
 
 use crate::api::body::{Query, Segments};
+use crate::api::events::Place;
 use crate::api::names::{Cursor, Name, Time};
 use crate::api::page::Wanted;
 use crate::api::problem::Problem;
@@ -29,7 +30,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 
 /// Work that takes longer than a request.
 #[derive(Serialize, ToSchema)]
-struct Job {
+pub(in crate::api) struct Job {
     #[schema(value_type = Name)]
     id: String,
     #[schema(value_type = KindWord)]
@@ -186,11 +187,13 @@ async fn watch_job(State(api): State<Api>, path: Segments) -> Result<Response, P
     // Before the first look, so that nothing is missed in between.
     let news = jobs.subscribe();
     let now = job_of(&jobs, path.text("id"))?;
-    Ok(Sse::new(events(jobs, news, now)).keep_alive(KeepAlive::default()).into_response())
+    let place = api.listeners.take()?;
+    Ok(Sse::new(events(place, jobs, news, now)).keep_alive(KeepAlive::default()).into_response())
 }
 
 /// Where a watcher is.
 struct Watch {
+    place: Place,
     jobs: Jobs,
     news: Receiver<JobView>,
     id: String,
@@ -199,8 +202,8 @@ struct Watch {
     ended: bool,
 }
 
-fn events(jobs: Jobs, news: Receiver<JobView>, now: JobView) -> impl Stream<Item = Result<Told, Infallible>> + Send {
-    let watch = Watch { jobs, news, id: now.id.clone(), next: Some(now), ended: false };
+fn events(place: Place, jobs: Jobs, news: Receiver<JobView>, now: JobView) -> impl Stream<Item = Result<Told, Infallible>> + Send {
+    let watch = Watch { place, jobs, news, id: now.id.clone(), next: Some(now), ended: false };
     stream::unfold(watch, async |mut watch| {
         if watch.ended {
             return None;
@@ -217,7 +220,11 @@ fn events(jobs: Jobs, news: Receiver<JobView>, now: JobView) -> impl Stream<Item
 
 async fn news_of(watch: &mut Watch) -> Option<JobView> {
     loop {
-        match watch.news.recv().await {
+        let news = tokio::select! {
+            () = watch.place.ended() => return None,
+            news = watch.news.recv() => news,
+        };
+        match news {
             Ok(job) if job.id == watch.id => return Some(job),
             Ok(_) => {}
             // Whoever lags behind gets what is so now.

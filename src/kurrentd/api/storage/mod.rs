@@ -7,6 +7,7 @@ mod leftovers;
 mod masters;
 
 use super::Api;
+pub(super) use jobs::Job;
 use utoipa_axum::router::OpenApiRouter;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {

@@ -71,6 +71,7 @@ fn every_operation_is_described_in_full() {
         assert_eq!(has("header", "Idempotency-Key"), method == "POST", "{here}");
         if let Some(schema) = operation["requestBody"]["content"]["application/json"].get("schema") {
             let schema = resolved(&document, schema);
+            let schema = schema.get("items").map_or(schema, |items| resolved(&document, items));
             assert_eq!(schema["additionalProperties"], false, "an unknown field is refused: {here} {schema}");
         }
     }
@@ -81,7 +82,10 @@ async fn the_description_is_served_and_is_what_the_router_has() {
     let api = server().await;
     let document = api.expect(("GET", "/v1/openapi.json", Value::Null), 200, "").await;
     assert_eq!(document, openapi::document(routes().into_openapi()));
-    for (method, path, _) in operations() {
+    for (method, path, operation) in operations() {
+        if operation["responses"]["200"]["content"].get("text/event-stream").is_some() {
+            continue; // It does not end by itself.
+        }
         // Any value of the right form: what matters is that the path has this method.
         let path = path.replace("{mac}", "52:54:00:00:00:99").replace("{id}", "none").replace("{tag}", "000000000000");
         let path = path.replace("{name}", "none").replace("{address}", "10.0.0.1");

@@ -1,5 +1,7 @@
 //! Workers.
 
+mod batch;
+mod live;
 mod view;
 
 use super::body::{Body, Query, Segments};
@@ -30,6 +32,8 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(get_worker, delete_worker))
         .routes(routes!(set_default_disk))
         .routes(routes!(set_boot))
+        .merge(batch::routes())
+        .merge(live::routes())
 }
 
 pub(super) fn worker_of<'l>(ledger: &'l Ledger, id: &WorkerId) -> Result<&'l Worker, Problem> {

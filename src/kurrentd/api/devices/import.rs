@@ -1,0 +1,169 @@
+//! Many devices from a file: CSV, YAML or JSON. Each line by itself: what is there is skipped, what is wrong is told, the rest is
+//! registered.
+
+use super::super::body::{self, Query};
+use super::super::names::{Labelling, MacAddress, Note, PublicKey};
+use super::super::problem::Problem;
+use super::super::{ACTOR, Api};
+use super::checked_key;
+use super::rows::{self, Row};
+use axum::Json;
+use axum::extract::{Request, State};
+use kurrent_core::id::MacAddr;
+use kurrent_core::ledger::{Change, DeviceState, Ledger};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(import_devices))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Options {
+    /// Only show what would be done.
+    #[serde(default)]
+    #[param(required = false)]
+    dry_run: bool,
+}
+
+/// One device of a file.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "describes rows::Row")]
+struct ImportRow {
+    #[schema(value_type = MacAddress)]
+    mac: String,
+    /// An empty one is none.
+    #[schema(value_type = Option<PublicKey>)]
+    public_key: Option<String>,
+    #[schema(required = false)]
+    keyless_allowed: bool,
+    #[schema(value_type = Note, required = false)]
+    note: String,
+    #[schema(value_type = Labelling, required = false)]
+    labels: BTreeMap<String, String>,
+}
+
+/// A device that is new.
+#[derive(Serialize, ToSchema)]
+struct Created {
+    line: u64,
+    #[schema(value_type = MacAddress)]
+    mac: MacAddr,
+}
+
+/// A line that changed nothing.
+#[derive(Serialize, ToSchema)]
+struct NotCreated {
+    line: u64,
+    /// As written.
+    mac: String,
+    /// Stable.
+    code: String,
+    /// Why, and what to do.
+    detail: String,
+}
+
+/// What became of each line.
+#[derive(Serialize, ToSchema)]
+struct Imported {
+    created: Vec<Created>,
+    /// In the ledger already.
+    skipped: Vec<NotCreated>,
+    failed: Vec<NotCreated>,
+    /// Nothing was changed: this is what would be.
+    dry_run: bool,
+}
+
+/// Import devices
+///
+/// CSV has a header line of `mac`, `public_key`, `keyless_allowed`, `note` and `labels` (`key=value` with `;` between), of which only
+/// `mac` is needed; YAML and JSON are a list of the same, or `devices` with that list.
+#[utoipa::path(post, path = "/v1/devices/import", tag = "devices", params(Options),
+    request_body(content((Vec<ImportRow> = "application/json"), (String = "text/csv"), (Vec<ImportRow> = "application/yaml"))),
+    responses((status = 200, description = "What became of each line", body = Imported)))]
+async fn import_devices(State(api): State<Api>, Query(options): Query<Options>, request: Request) -> Result<Json<Imported>, Problem> {
+    let kind = body::media_type(request.headers());
+    let octets = body::octets("/v1/devices/import", request.into_body()).await?;
+    let rows = match kind.as_deref() {
+        Some("text/csv") => rows::csv(&octets),
+        Some("application/json") => rows::json(&octets),
+        Some("application/yaml" | "application/x-yaml" | "text/yaml") => rows::yaml(&octets),
+        _ => {
+            return Err(Problem::new(
+                415,
+                "not_importable",
+                "send text/csv, application/yaml or application/json, and say which in Content-Type",
+            ));
+        }
+    };
+    let rows = rows?;
+    let mut imported = Imported { created: Vec::new(), skipped: Vec::new(), failed: Vec::new(), dry_run: options.dry_run };
+    let mut seen = BTreeSet::new();
+    let mut waiting = Vec::new();
+    let mut tried = Ledger::clone(&*api.shared.ledger.snapshot());
+    for Row { line, mac, change } in rows {
+        let fault = |code: &str, detail: String| NotCreated { line, mac: mac.clone(), code: code.into(), detail };
+        let checked = change.and_then(|change| match &change {
+            Change::Register { public_key, .. } => checked_key(public_key.as_deref()).map(|()| change),
+            _ => Ok(change),
+        });
+        let change = match checked {
+            Ok(change) => change,
+            Err(problem) => {
+                imported.failed.push(fault(problem.code(), problem.detail().into()));
+                continue;
+            }
+        };
+        let Change::Register { mac: device, .. } = change else { continue };
+        if !seen.insert(device) {
+            imported.failed.push(fault("twice_in_batch", format!("device {device} is in this file twice; remove one of the lines")));
+            continue;
+        }
+        if let Some(known) = tried.device(device) {
+            let next_step = if known.state == DeviceState::Revoked { "it is revoked: purge it first" } else { "it is left as it is" };
+            imported.skipped.push(fault("device_exists", format!("device {device} is in the ledger already; {next_step}")));
+            continue;
+        }
+        // Preview and execution refuse the same.
+        match kurrent_core::ledger::apply::apply(&tried, change.clone(), kurrent_sys::clock::now()) {
+            Err(refused) => imported.failed.push(fault(refused.code, refused.detail)),
+            Ok((next, _)) => {
+                tried = next;
+                if options.dry_run {
+                    imported.created.push(Created { line, mac: device });
+                } else {
+                    waiting.push((line, device, change));
+                }
+            }
+        }
+    }
+    register_all(&api, waiting, &mut imported).await;
+    Ok(Json(imported))
+}
+
+/// Changes that are asked for together are written together.
+const TOGETHER: usize = 256;
+
+async fn register_all(api: &Api, waiting: Vec<(u64, MacAddr, Change)>, imported: &mut Imported) {
+    let mut waiting = waiting.into_iter().peekable();
+    while waiting.peek().is_some() {
+        let group: Vec<_> = waiting.by_ref().take(TOGETHER).collect();
+        let asked = group.into_iter().map(async |(line, mac, change)| (line, mac, api.shared.ledger.submit(change, ACTOR).await));
+        for (line, mac, result) in futures_util::future::join_all(asked).await {
+            match result.map_err(Problem::from) {
+                Ok(_) => imported.created.push(Created { line, mac }),
+                Err(problem) => {
+                    let not = NotCreated { line, mac: mac.to_string(), code: problem.code().into(), detail: problem.detail().into() };
+                    let list = if problem.code() == "device_exists" { &mut imported.skipped } else { &mut imported.failed };
+                    list.push(not);
+                }
+            }
+        }
+    }
+}
