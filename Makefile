@@ -36,7 +36,7 @@ lab: image build ## appliance and worker in QEMU, from power-on to login, in one
 bench-image: image build ## figures for the README: sizes, times, memory
 	@$(LAB) bench
 
-bench-ledger: ## figures for the README: one durable change in small and large ledgers, a start, memory (4 minutes)
+bench-ledger: ## figures for the README: one durable change in small and large ledgers, a start, memory
 	$(CARGO) bench -q $(LOCKED) -p kurrentd --bench ledger
 
 test: ## everything: check, then network tests, then machine tests; times at the end
