@@ -16,7 +16,8 @@ Examples:
   kurrent device bind-batch - --yes";
 
 const IMPORT: &str = "\
-CSV has a heading: mac,public_key,keyless_allowed,note,labels. YAML and JSON are lists of the same fields.
+CSV has a heading: mac,public_key,keyless_allowed,note,labels, of which only mac is needed; labels are KEY=VALUE with ; between.
+YAML and JSON are lists of the same fields.
 
 Examples:
   kurrent device import machines.csv --dry-run

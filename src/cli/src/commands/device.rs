@@ -43,7 +43,7 @@ const KNOCKING: View = View {
     none: "nobody is knocking",
 };
 const MARKS: &[Column] = &[("STEP", "step"), ("AT", "at"), ("MS", "since_start_ms")];
-const IMPORTED: &[Column] = &[("LINE", "line"), ("MAC", "mac"), ("CODE", "code"), ("REASON", "reason")];
+const IMPORTED: &[Column] = &[("LINE", "line"), ("MAC", "mac"), ("CODE", "code"), ("DETAIL", "detail")];
 const BIND: Batch = Batch {
     path: "/v1/devices/bind",
     columns: &[

@@ -9,10 +9,18 @@ use crate::session::{Session, View, query};
 use hyper::Method;
 use serde_json::{Value, json};
 
-const LEASES: View = View { key: "leases", columns: &[("ADDRESS", "address"), ("MAC", "mac")], none: "no leases" };
+const LEASES: View =
+    View { key: "leases", columns: &[("ADDRESS", "address"), ("MAC", "mac"), ("STATE", "state"), ("UNTIL", "until")], none: "no leases" };
 const CREDENTIALS: View = View {
     key: "credentials",
-    columns: &[("WORKER", "worker_id"), ("DEVICE", "device"), ("EPOCH", "epoch"), ("HOST", "host_nqn"), ("CREATED", "created_at")],
+    columns: &[
+        ("WORKER", "worker_id"),
+        ("DEVICE", "device"),
+        ("EPOCH", "epoch"),
+        ("CURRENT", "current"),
+        ("HOST", "host_nqn"),
+        ("BOOTED FROM", "addresses"),
+    ],
     none: "no credentials; they are made when a device is bound",
 };
 const OPERATIONS: View = View {
@@ -123,10 +131,11 @@ pub async fn credentials(session: &Session, command: Credentials) -> Result<(), 
     match command {
         Credentials::List(listing) => session.list("/v1/credentials".into(), CREDENTIALS, listing).await,
         Credentials::Rotate { worker, sure } => {
-            if confirm::needed(sure) {
-                confirm::ask(&format!("Make new credentials for {worker}? If its machine runs, it loses its disk and has to boot again."))?;
-            }
-            session.show(&session.client.post(&format!("/v1/workers/{worker}/credentials/rotate"), json!({})).await?, fields)
+            let question =
+                |_: &Value| format!("Make new credentials for {worker}? If its machine runs, it loses its disk and has to boot again.");
+            let tag = session.ask(sure, &format!("/v1/workers/{worker}"), question).await?;
+            let path = format!("/v1/workers/{worker}/credentials/rotate");
+            session.show(&session.client.post_if(&path, json!({}), tag).await?, fields)
         }
     }
 }

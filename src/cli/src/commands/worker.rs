@@ -120,7 +120,10 @@ async fn delete_batch(session: &Session, workers: &[WorkerId], delete_files: boo
     let count = |key: &str| at(&answer, key).as_array().map_or(0, Vec::len);
     let failed = count("failed");
     session.show(&answer, |answer| {
-        let sum = format!("{} deleted, {failed} failed", count("deleted"));
+        let kept = at(answer, "deleted").as_array().into_iter().flatten().flat_map(|d| at(d, "retained").as_array().into_iter().flatten());
+        let kept: Vec<String> = kept.map(text).collect();
+        let kept = if kept.is_empty() { String::new() } else { format!("; kept: {}", kept.join(", ")) };
+        let sum = format!("{} deleted, {failed} failed{kept}", count("deleted"));
         if failed == 0 { sum } else { format!("{sum}\n{}", table(answer, "failed", FAILED, "")) }
     })?;
     if failed == 0 { Ok(()) } else { Err(Failure::InPart(format!("{failed} Workers are not deleted; the answer says why"))) }

@@ -59,8 +59,8 @@ fn a_fault_in_a_file_is_named_with_its_line() {
 #[test]
 fn an_import_is_sent_as_it_is_and_what_failed_is_listed() {
     let answer = json!({
-        "created": ["52:54:00:00:00:01"], "skipped": [],
-        "failed": [{ "line": 3, "mac": "x\u{1b}[2J", "code": "name_invalid", "reason": "no MAC" }],
+        "created": [{ "line": 2, "mac": "52:54:00:00:00:01" }], "skipped": [], "dry_run": true,
+        "failed": [{ "line": 3, "mac": "x\u{1b}[2J", "code": "name_invalid", "detail": "no MAC" }],
     });
     let fake = Fake::answering(200, answer);
     let csv = file(&fake, "m.csv", "mac\n52:54:00:00:00:01\nx\n");
@@ -81,11 +81,14 @@ fn an_import_is_sent_as_it_is_and_what_failed_is_listed() {
 
 #[test]
 fn items_that_failed_are_listed_and_the_rest_is_done() {
-    let fake =
-        Fake::answering(200, json!({ "deleted": ["w1"], "failed": [{ "worker_id": "w2", "code": "worker_not_found", "detail": "none" }] }));
+    let fake = Fake::answering(
+        200,
+        json!({ "deleted": [{ "worker_id": "w1", "retained": ["w1.img"] }], "failed": [{ "worker_id": "w2", "code": "worker_not_found", "detail": "none" }] }),
+    );
     let output = fake.run(&["worker", "delete-batch", "w1", "w2", "--delete-files"]);
     assert_eq!(output.status.code(), Some(8));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("worker_not_found"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("worker_not_found") && said.contains("kept: w1.img"), "{said}");
     assert_eq!(fake.seen()[0].json(), json!({ "workers": ["w1", "w2"], "delete_files": true }));
 }
 

@@ -1,5 +1,6 @@
 //! Pages, filters, `--watch`, events, jobs.
 
+use crate::daemon::Daemon;
 use crate::fake::{Fake, Reply, Seen, WITHIN, eventually};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -174,4 +175,26 @@ fn a_job_is_waited_for_and_its_failure_is_the_commands() {
     let running = Running::start(&fake, &["job", "wait", "j1"]);
     eventually("the job is asked for", || fake.seen().len(), |n| *n >= 2);
     assert_eq!(running.interrupt(), Some(130));
+}
+
+#[test]
+fn a_real_appliance_tells_what_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(folder.path());
+    let mut command = daemon.command(&["events", "--count", "2"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut ready).unwrap();
+    assert!(ready.contains("waiting for events"), "{ready}");
+    daemon.ok(&["worker", "create", "w1"]);
+    daemon.ok(&["device", "register", "52:54:00:00:00:01"]);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let verbs: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        (verbs[0][0], verbs[0][2], verbs[1][2], verbs[1][3]),
+        ("change", "worker-create", "register", "52:54:00:00:00:01"),
+        "{said}"
+    );
+    assert!(output.status.success());
 }
