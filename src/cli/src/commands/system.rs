@@ -120,8 +120,10 @@ pub async fn lease(session: &Session, command: Lease) -> Result<(), Failure> {
             if confirm::needed(sure) {
                 confirm::ask(&format!("Take {address} back? A machine that still uses it may meet another one with the same address."))?;
             }
-            session.client.change(Method::DELETE, &format!("/v1/leases/{address}"), None, None).await?;
-            session.show(&json!({ "released": address.to_string() }), |_| format!("{address} is free"))
+            let answer = session.client.change(Method::DELETE, &format!("/v1/leases/{address}"), None, None).await?;
+            session.show(&answer, |answer| {
+                format!("{address} is taken back from {}: {}", text(at(answer, "mac")), text(at(answer, "meaning")))
+            })
         }
     }
 }
