@@ -1,6 +1,9 @@
 //! `kurrent device`, `kurrent explain device`.
 
+mod explain;
 mod pairs;
+
+pub use explain::explain;
 
 use super::batch::{self, Batch};
 use crate::arguments::device::{Device, Edit, ImportFormat, List, Register};
@@ -227,16 +230,6 @@ fn timeline(boot: &Value) -> String {
         Value::Null => marks,
         fault => format!("{marks}\nstopped: {}", text(fault)),
     }
-}
-
-/// Both `device explain` and `explain device`.
-pub async fn explain(session: &Session, mac: MacAddr, look: Look) -> Result<(), Failure> {
-    session.one(format!("{}/explain", path(mac)), look, explanation).await
-}
-
-/// The plain words; then, one a line, what was looked at.
-fn explanation(answer: &Value) -> String {
-    fields(answer)
 }
 
 #[cfg(test)]
