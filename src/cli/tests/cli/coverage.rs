@@ -102,6 +102,8 @@ fn every_call_of_the_api_has_a_command_with_an_example() {
     // Progress of a job comes with the job, which a terminal asks for anyway.
     let without: Vec<_> = without.into_iter().filter(|call| *call != "GET /v1/jobs/{id}/events").collect();
     assert!(without.is_empty(), "no command does {without:?}");
-    let unknown: Vec<&String> = asked.iter().filter(|line| !calls.iter().any(|call| matches(call, line))).collect();
-    eprintln!("not in this daemon: {unknown:?}");
+    // The other way round: no command asks for what the API does not have. `explain` is the contract's, ahead of the daemon.
+    let ahead = |line: &str| line.ends_with("/explain");
+    let unknown: Vec<&String> = asked.iter().filter(|line| !ahead(line) && !calls.iter().any(|call| matches(call, line))).collect();
+    assert!(unknown.is_empty(), "the API does not have {unknown:?}");
 }
