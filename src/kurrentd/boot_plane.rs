@@ -147,6 +147,9 @@ impl BootPlane {
         if refusal.is_audited() {
             self.audit(mac, verb, "", refusal.code());
         }
+        if let Some(mac) = mac {
+            self.shared.timelines.sight(mac, "http", &format!("{verb}: {}", refusal.code()), true, now);
+        }
         if refusal.is_silent() {
             return Answer::Nothing;
         }
@@ -202,6 +205,7 @@ impl BootPlane {
             }
         }
         let standing = Standing::of(&ledger, mac);
+        self.shared.timelines.sight(mac, "http", &format!("report taken: {}", standing.word()), false, now);
         let wait = boot::after_report(standing, ledger.window_open(now.wall), has_key, form.get("polls").parse().unwrap_or(0), jitter());
         let firmware_fault = form.get("error");
         if !has_key && !firmware_fault.is_empty() {
@@ -308,6 +312,7 @@ impl BootPlane {
         self.boots.insert(boot_id, mac, initrd.into(), report_key, now);
         self.shared.timelines.fault(mac, "", now);
         self.shared.timelines.mark(mac, Step::Attest, now);
+        self.shared.timelines.sight(mac, "http", "boot granted", false, now);
         self.audit(Some(mac), "boot-vars", grant.worker.as_str(), "ok");
         tracing::info!(%mac, worker = %grant.worker, %boot_id, ?proven, "boot granted");
         Ok(Answer::Script(ipxe::grant_script(&grant, mac, boot_id, self.server())))

@@ -5,6 +5,7 @@
 mod concepts;
 mod crash;
 mod dhcp;
+mod explain;
 mod faults;
 mod net;
 mod raw_dhcp;

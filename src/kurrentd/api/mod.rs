@@ -12,6 +12,7 @@ mod body;
 mod devices;
 mod etag;
 mod events;
+mod explain;
 mod idempotency;
 mod join_tokens;
 mod leases;
@@ -90,6 +91,7 @@ fn routes() -> OpenApiRouter<Api> {
         .merge(agents::routes())
         .merge(join_tokens::routes())
         .merge(archives::routes())
+        .merge(explain::routes())
 }
 
 /// The whole router.

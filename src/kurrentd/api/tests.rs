@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 mod batches;
 mod described;
+mod explained;
 mod hostile;
 mod once;
 mod running;

@@ -262,6 +262,8 @@ impl Server {
         if let Some(more) = self.quiet.admit(class(reason), now.mono) {
             tracing::info!(%mac, ?address, kind = ?request.kind, client = ?request.client, more, "DHCP: {}", class(reason));
         }
+        let answered = matches!(reason, Reason::Offered | Reason::Acknowledged | Reason::Informed | Reason::Released);
+        self.shared.timelines.sight(mac, "dhcp", class(reason), !answered, now);
         if reason == Reason::Offered && request.kind == RequestKind::Discover && request.client.boots() {
             // iPXE's own DISCOVER, also a later one while it waits, belongs to the boot that its firmware began.
             let goes_on = |boot: &Boot| boot.marks.last().is_some_and(|m| matches!(m.step, Step::Dhcp | Step::Loader | Step::Script));

@@ -67,6 +67,11 @@ impl Files for Names {
         if let Some(more) = self.quiet.lock().unwrap_or_else(PoisonError::into_inner).admit(class(silent, known.is_some()), now.mono) {
             tracing::info!(%client, ?name, more, "TFTP: {}", class(silent, known.is_some()));
         }
+        let holder = self.shared.leases.load().get(&client).copied();
+        if let Some(mac) = holder {
+            let what = format!("{}: {}", class(silent, known.is_some()), name.unwrap_or("a name that is no text"));
+            self.shared.timelines.sight(mac, "tftp", &what, silent || known.is_none(), now);
+        }
         let Some(known) = known.filter(|_| !silent) else {
             return if silent { Found::Silence } else { Found::Nothing };
         };
@@ -75,8 +80,8 @@ impl Files for Names {
             let plane = SocketAddrV4::new(config.boot_network.address, config.boot_port);
             return Found::Octets(kurrent_core::ipxe::autoexec(plane).into_bytes());
         }
-        if let Some(mac) = self.shared.leases.load().get(&client) {
-            self.shared.timelines.mark(*mac, Step::Loader, now);
+        if let Some(mac) = holder {
+            self.shared.timelines.mark(mac, Step::Loader, now);
         }
         match open(&config.files_dir, known) {
             Ok((file, size)) => Found::File(file, size),
