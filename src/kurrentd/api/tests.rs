@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 mod batches;
+mod boot_settings;
 mod described;
 mod explained;
 mod hostile;
@@ -194,21 +195,6 @@ async fn admitting_takes_the_key_that_the_person_saw_and_no_other() {
     api.expect(("POST", ADMIT, json!({"public_key": key(7)})), 422, "body_invalid").await;
     let device = api.expect(("POST", ADMIT, json!({"public_key_hash": hash(7)})), 201, "").await;
     assert_eq!(device["public_key"], key(7).as_str());
-}
-
-#[tokio::test]
-async fn boot_settings_that_would_change_nothing_are_refused() {
-    let api = server().await;
-    api.expect(("POST", "/v1/workers", json!({"worker_id": "w1"})), 201, "").await;
-    let path = "/v1/workers/w1/boot";
-    api.expect(("PUT", path, json!({"method": "nvme", "kernel": "appliance"})), 200, "").await;
-    for body in [json!({"method": "iscsi"}), json!({"kernel": "disk"})] {
-        api.expect(("PUT", path, body), 422, "not_in_this_version").await;
-    }
-    api.expect(("PUT", path, json!({"menu_default": "0123456789ab"})), 422, "boot_settings_invalid").await;
-    assert_eq!(api.expect(("GET", "/v1/workers/w1", Value::Null), 200, "").await["boot"]["method"], "nvme");
-    let set = json!({"menu_default": "reboot", "menu_timeout_ms": 3000});
-    assert_eq!(api.expect(("PUT", path, set.clone()), 200, "").await["boot"], set);
 }
 
 #[tokio::test]
