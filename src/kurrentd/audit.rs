@@ -330,5 +330,9 @@ impl Writer {
 }
 
 #[cfg(test)]
+#[path = "audit/secrets_tests.rs"]
+mod secrets_tests;
+
+#[cfg(test)]
 #[path = "audit/tests.rs"]
 mod tests;
