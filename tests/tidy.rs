@@ -212,3 +212,16 @@ fn every_crate_has_a_licence_that_the_notice_covers() {
     }
     report("a licence we know, and MPL crates named in NOTICE", &faults);
 }
+
+/// The concept page "Devices, Workers and System Disks" has 42 statements in the project's checklist (K01 to K42).
+#[test]
+fn every_statement_of_the_concept_page_has_a_test_that_names_it() {
+    let names: Vec<String> = rust_files()
+        .iter()
+        .flat_map(|(_, text)| text.lines())
+        .filter_map(|line| line.trim_start().trim_start_matches("async ").strip_prefix("fn ").map(str::to_owned))
+        .collect();
+    let named = |id: &str| names.iter().any(|name| name.split('(').next().is_some_and(|n| n.split('_').any(|word| word == id)));
+    let faults: Vec<String> = (1..=42).map(|n| format!("k{n:02}")).filter(|id| !named(id)).collect();
+    report("each statement has a test with its id in the name", &faults);
+}

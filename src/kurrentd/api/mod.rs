@@ -140,6 +140,10 @@ async fn guard(State(api): State<Api>, request: Request, next: Next) -> Result<R
 /// Waits until the kernel has followed a change; `followed`, or why not yet (it goes on trying).
 async fn data_plane(api: &Api, generation: u64) -> String {
     let target = &api.shared.target;
+    // Nothing is exported, so nobody has to be cut and there is nothing to wait for.
+    if let Some(why) = &target.observation().no_target {
+        return format!("not yet: {why}");
+    }
     let mut reached = target.settled(generation, FOLLOW_AT_ONCE).await;
     let seen = target.observation();
     if reached.is_err() && !(seen.looked && seen.generation >= generation) {
