@@ -16,6 +16,7 @@ pub mod listen;
 pub mod reconcile;
 pub mod secrets;
 pub mod shared;
+pub mod state_check;
 pub mod status;
 pub mod storage;
 pub mod timelines;

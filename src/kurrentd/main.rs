@@ -202,25 +202,21 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                     Err(fault) => return bad_input(&fault),
                 },
             };
-            match kurrentd::ledger::load::examine(&folder) {
-                Ok(Some(kurrentd::ledger::load::Checked { ledger, waiting })) => {
-                    let (generation, devices, workers) = (ledger.generation, ledger.devices.len(), ledger.workers.len());
-                    let waiting = match waiting {
-                        0 => String::new(),
-                        n => format!("; {n} changes wait in journal.jsonl"),
-                    };
-                    println!("{}: generation {generation}, {devices} devices, {workers} Workers{waiting}", folder.display());
-                }
-                Ok(None) => println!("{}: no ledgers yet; kurrentd begins empty ones at its first start", folder.display()),
-                Err(error) => return bad_input(&error),
+            let found = kurrentd::state_check::check(&folder);
+            if !found.faults.is_empty() {
+                return bad_input(&found.faults.join("\n"));
             }
-            match kurrentd::audit::verify(&folder) {
-                Ok(entries) => {
-                    println!("{}: the audit's chain holds, {entries} entries", folder.display());
-                    Ok(ExitCode::SUCCESS)
-                }
-                Err(broken) => bad_input(&broken),
+            let shown = folder.display();
+            if let Some(l) = found.ledgers {
+                let waiting = if l.waiting == 0 { String::new() } else { format!("; {} changes wait in journal.jsonl", l.waiting) };
+                println!("{shown}: generation {}, {} devices, {} Workers{waiting}", l.generation, l.devices, l.workers);
+            } else {
+                println!("{shown}: no ledgers yet; kurrentd begins empty ones at its first start");
             }
+            if let Some(entries) = found.audit_entries {
+                println!("{shown}: the audit's chain holds, {entries} entries");
+            }
+            Ok(ExitCode::SUCCESS)
         }
     }
 }

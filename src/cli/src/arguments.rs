@@ -104,6 +104,9 @@ pub enum Command {
     /// How the appliance is.
     #[command(after_help = "Example:\n  kurrent status --watch")]
     Status(Look),
+    /// What lies in the appliance's state folder.
+    #[command(subcommand, after_help = "Example:\n  kurrent state check")]
+    State(system::StateFolder),
     /// Why something is as it is, in plain words.
     #[command(subcommand, after_help = "Example:\n  kurrent explain device 52:54:00:12:34:56")]
     Explain(system::Explain),

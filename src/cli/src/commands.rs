@@ -11,7 +11,7 @@ mod job;
 mod system;
 mod worker;
 
-use crate::arguments::system::{Api, Explain};
+use crate::arguments::system::{Api, Explain, StateFolder};
 use crate::arguments::{Arguments, Command};
 use crate::client::Client;
 use crate::connection::{Flags, resolve};
@@ -52,6 +52,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::JoinToken(command) => agent::join_token(&session, command).await,
         Command::Events(wanted) => events::run(&session, wanted).await,
         Command::Status(look) => system::status(&session, look).await,
+        Command::State(StateFolder::Check) => system::state_check(&session).await,
         Command::Target(look) => system::target(&session, look).await,
         Command::Window(command) => system::window(&session, command).await,
         Command::Settings(command) => system::settings(&session, command).await,

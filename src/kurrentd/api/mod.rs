@@ -48,8 +48,9 @@ const FOLLOW_WITHIN: Duration = Duration::from_secs(5);
 /// When the target is at fault already, there is less to wait for.
 const FOLLOW_AT_ONCE: Duration = Duration::from_secs(1);
 /// What is served although the ledgers do not read: it says what is wrong, or does not need them.
-const WITHOUT_LEDGER: [&str; 8] = [
+const WITHOUT_LEDGER: [&str; 9] = [
     "/v1/status",
+    "/v1/state",
     "/v1/operations",
     "/v1/masters",
     "/v1/target",

@@ -1,7 +1,8 @@
-//! Status and target.
+//! Status, the state folder and target.
 
 use super::Api;
 use super::names::Address;
+use super::problem::Problem;
 use super::settings::Window;
 use crate::reconcile::Observation;
 use axum::Json;
@@ -14,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
-    OpenApiRouter::new().routes(routes!(get_status)).routes(routes!(get_target))
+    OpenApiRouter::new().routes(routes!(get_status)).routes(routes!(get_state)).routes(routes!(get_target))
 }
 
 /// How the appliance is.
@@ -68,6 +69,47 @@ async fn get_status(State(api): State<Api>) -> Json<Status> {
         faults: shared.all_faults(),
         warnings: if enforcement { vec![] } else { vec![off] },
     })
+}
+
+/// What lies in the state folder.
+#[derive(Serialize, ToSchema)]
+struct StateCheck {
+    /// All of it would be served.
+    holds: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devices: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workers: Option<usize>,
+    /// Changes in the journal that the YAML files do not have yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<u64>,
+    /// Entries of the audit, when its chain holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit_entries: Option<u64>,
+    /// What is wrong, with file and line, and what to do.
+    faults: Vec<String>,
+}
+
+/// Check the state folder
+///
+/// Reads ledgers, journal and audit from the disk as the next start would.
+#[utoipa::path(get, path = "/v1/state", tag = "system", responses((status = 200, description = "What was found", body = StateCheck)))]
+async fn get_state(State(api): State<Api>) -> Result<Json<StateCheck>, Problem> {
+    let folder = api.shared.config.state_dir.clone();
+    let checked = tokio::task::spawn_blocking(move || crate::state_check::check(&folder)).await;
+    let found = checked.map_err(|e| Problem::new(500, "internal", format!("the check was ended ({e}); see the log")))?;
+    let ledgers = found.ledgers;
+    Ok(Json(StateCheck {
+        holds: found.faults.is_empty(),
+        generation: ledgers.map(|l| l.generation),
+        devices: ledgers.map(|l| l.devices),
+        workers: ledgers.map(|l| l.workers),
+        waiting: ledgers.map(|l| l.waiting),
+        audit_entries: found.audit_entries,
+        faults: found.faults,
+    }))
 }
 
 /// What the kernel exports.

@@ -20,6 +20,14 @@ pub enum Explain {
     },
 }
 
+/// What to do with the state folder.
+#[derive(Debug, Subcommand)]
+pub enum StateFolder {
+    /// Read ledgers, journal and audit from the disk as the next start would; exit code 1 when something is wrong.
+    #[command(after_help = "Example:\n  kurrent state check")]
+    Check,
+}
+
 /// `events`.
 #[derive(Debug, Args)]
 pub struct Events {

@@ -44,6 +44,13 @@ pub async fn status(session: &Session, look: Look) -> Result<(), Failure> {
     session.one("/v1/status".into(), look, fields).await
 }
 
+/// `kurrent state check`.
+pub async fn state_check(session: &Session) -> Result<(), Failure> {
+    let answer = session.client.get("/v1/state").await?;
+    session.show(&answer, fields)?;
+    if at(&answer, "holds").as_bool() == Some(false) { Err(Failure::local("the state folder has faults; see above")) } else { Ok(()) }
+}
+
 /// `kurrent target`.
 pub async fn target(session: &Session, look: Look) -> Result<(), Failure> {
     let people = |answer: &Value| {

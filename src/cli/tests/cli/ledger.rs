@@ -27,6 +27,7 @@ fn a_corrupt_ledger_is_named_with_its_line_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let mut daemon = Daemon::start(folder.path());
     daemon.ok(&["worker", "create", "w1"]);
+    assert_eq!(daemon.json(&["state", "check"])["holds"], true);
     // The journal has the change at once, the file that a person edits soon after.
     let path = folder.path().join("state/workers.yml");
     let read = || std::fs::read_to_string(&path).unwrap_or_default();
@@ -42,6 +43,8 @@ fn a_corrupt_ledger_is_named_with_its_line_and_left_alone() {
     daemon.wait();
     let status = daemon.ok(&["status"]);
     assert!(status.contains("workers.yml:6:"), "{status}");
+    let check = daemon.kurrent(&["state", "check"]);
+    assert!(!check.status.success() && String::from_utf8_lossy(&check.stdout).contains("workers.yml:6:"), "{check:?}");
     daemon.fails(&["worker", "list"], 1, "workers.yml:6:");
     daemon.fails(&["worker", "create", "w2"], 1, "ledger_unreadable");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), bad);
