@@ -7,6 +7,7 @@ mod crash;
 mod dhcp;
 mod explain;
 mod faults;
+mod fuzz;
 mod net;
 mod raw_dhcp;
 mod raw_tftp;

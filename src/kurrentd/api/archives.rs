@@ -78,7 +78,7 @@ async fn blocking<T: Send + 'static>(
 #[serde(deny_unknown_fields)]
 struct MakeBackup {
     /// Secrets are sealed with it; without it the backup is worthless.
-    #[schema(min_length = 12, max_length = 1024, write_only)]
+    #[schema(min_length = 12, write_only)]
     passphrase: String,
 }
 
@@ -185,7 +185,7 @@ async fn take(body: &mut Body, path: &Path) -> Result<(), Problem> {
 #[serde(deny_unknown_fields)]
 struct RestoreBackup {
     /// Of the backup.
-    #[schema(max_length = 1024, write_only)]
+    #[schema(write_only)]
     passphrase: String,
     /// Only check the archive and say what it holds.
     #[serde(default)]

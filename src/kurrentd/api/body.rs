@@ -98,6 +98,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
 /// Reads JSON; nothing may follow it.
 pub(super) fn json<T: DeserializeOwned>(octets: &[u8]) -> Result<T, Problem> {
+    // serde takes a list for an object's fields in their order: nobody means that.
+    if octets.iter().find(|o| !o.is_ascii_whitespace()) == Some(&b'[') {
+        return Err(Problem::new(422, "body_invalid", "the body is a list; send an object"));
+    }
     let mut reader = serde_json::Deserializer::from_slice(octets);
     let wrong = |e: &serde_json::Error, field: String| {
         let (status, code) = if e.is_data() { (422, "body_invalid") } else { (400, "body_not_json") };
@@ -166,7 +170,13 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let reader = serde_html_form::Deserializer::from_bytes(parts.uri.query().unwrap_or_default().as_bytes());
+        let query = parts.uri.query().unwrap_or_default();
+        // An empty value would be read as none at all.
+        if let Some(pair) = query.split('&').find(|p| !p.is_empty() && p.split_once('=').is_none_or(|(_, value)| value.is_empty())) {
+            let key = pair.split('=').next().unwrap_or_default();
+            return Err(Problem::new(400, "query_invalid", "a key of the query string has no value; give it one, or leave it out").at(key));
+        }
+        let reader = serde_html_form::Deserializer::from_bytes(query.as_bytes());
         let wrong = |e: serde_path_to_error::Error<_>| {
             let problem = Problem::new(400, "query_invalid", format!("{}; correct the query string", e.inner()));
             if e.path().iter().next().is_some() { problem.at(e.path().to_string()) } else { problem }

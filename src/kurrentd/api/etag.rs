@@ -29,6 +29,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
     }
 }
 
+/// Whether the headers can be read, whoever looks at them.
+pub(super) fn check(headers: &HeaderMap) -> Result<(), Problem> {
+    tags(headers, &IF_MATCH).and_then(|_| tags(headers, &IF_NONE_MATCH)).map(drop)
+}
+
 fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, Problem> {
     let wrong = || {
         let what = format!("the header {name} is * or a list of tags in double quotes, as the header ETag has them; correct it");

@@ -91,7 +91,7 @@ async fn list_join_tokens(State(api): State<Api>, Query(piece): Query<PieceQuery
 #[serde(deny_unknown_fields)]
 struct CreateToken {
     /// How long it can be used; 15 when left out.
-    #[schema(nullable = false, minimum = 1, maximum = 60)]
+    #[schema(minimum = 1, maximum = 60)]
     minutes: Option<i64>,
     #[serde(default)]
     #[schema(value_type = Note)]

@@ -135,6 +135,7 @@ async fn guard(State(api): State<Api>, request: Request, next: Next) -> Result<R
     if api.shared.ledger.unreadable() && !WITHOUT_LEDGER.contains(&request.uri().path()) {
         return Err(Problem::new(503, "ledger_unreadable", api.shared.ledger.fault().unwrap_or_default()));
     }
+    etag::check(request.headers())?;
     Ok(next.run(request).await)
 }
 

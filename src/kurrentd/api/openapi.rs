@@ -63,10 +63,21 @@ pub(super) fn document(openapi: OpenApi) -> Value {
     for (name, _, when) in ERRORS {
         document["components"]["responses"][name] = problem::response(when);
     }
+    let needed: Vec<String> = (document["components"]["schemas"].as_object().into_iter().flatten())
+        .filter(|(_, schema)| schema["required"].as_array().is_some_and(|r| !r.is_empty()))
+        .map(|(name, _)| format!("#/components/schemas/{name}"))
+        .collect();
     if let Some(paths) = document["paths"].as_object_mut() {
         for (path, item) in paths {
             for (method, operation) in item.as_object_mut().into_iter().flatten() {
                 complete(path, method, operation);
+                if let Some(body) = operation.get_mut("requestBody") {
+                    // An empty body stands for `{}`; a raw one may be empty.
+                    let content = &body["content"];
+                    let is_list = content["application/json"]["schema"]["type"] == "array";
+                    let schema = content["application/json"]["schema"]["$ref"].as_str().unwrap_or_default();
+                    body["required"] = (is_list || needed.iter().any(|n| n == schema)).into();
+                }
             }
         }
     }
@@ -106,7 +117,7 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     }
     let applies = |status: u16| match status {
         400 | 401 | 500 | 503 => true,
-        404 => !segments.is_empty(),
+        404 => !segments.is_empty() || method == "post",
         408 | 413 | 415 | 422 => has_body || method == "post",
         409 | 412 | 507 => changes,
         _ => false,

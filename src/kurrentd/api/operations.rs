@@ -4,7 +4,7 @@ use super::Api;
 use super::body::Query;
 use super::names::{MacAddress, Time};
 use super::problem::Problem;
-use crate::audit::{Entry, Filter};
+use crate::audit::{Entry, Filter, MAX_LIMIT};
 use axum::Json;
 use axum::extract::State;
 use kurrent_core::id::MacAddr;
@@ -44,6 +44,7 @@ struct Wanted {
     #[param(minimum = 1, maximum = 1000, default = 200)]
     limit: Option<usize>,
     /// Where the previous answer ended.
+    #[param(value_type = Option<String>, pattern = "^[0-9]+$")]
     cursor: Option<u64>,
 }
 
@@ -91,6 +92,10 @@ struct OperationList {
 #[utoipa::path(get, path = "/v1/operations", tag = "operations", params(Wanted),
     responses((status = 200, description = "The latest first", body = OperationList)))]
 async fn list_operations(State(api): State<Api>, Query(filter): Query<Filter>) -> Result<Json<OperationList>, Problem> {
+    if filter.limit.is_some_and(|limit| !(1..=MAX_LIMIT).contains(&limit)) {
+        let what = format!("the limit is 1 to {MAX_LIMIT}; choose one in that range");
+        return Err(Problem::new(400, "query_invalid", what).at("limit"));
+    }
     let audit = api.shared.audit.clone();
     let read = tokio::task::spawn_blocking(move || audit.read(&filter)).await;
     let page = read.map_err(|e| e.to_string()).and_then(|r| r.map_err(|e| e.to_string()));

@@ -60,7 +60,6 @@ struct EditSettings {
     #[schema(value_type = Option<bool>)]
     enforcement: Option<Option<bool>>,
     /// Replaces what Workers without settings of their own boot with.
-    #[schema(nullable = false)]
     boot: Option<BootForm>,
 }
 

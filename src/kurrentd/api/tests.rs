@@ -263,6 +263,7 @@ async fn wrong_requests_get_a_code_and_change_nothing() {
         ("GET", "/v1/devices?state=gone", "", 400, "query_invalid"),
         ("GET", "/v1/devices?colour=red", "", 400, "query_invalid"),
         ("GET", "/v1/operations?device=x", "", 400, "query_invalid"),
+        ("GET", "/v1/operations?limit=0", "", 400, "query_invalid"),
         ("GET", "/v1/operations?since=yesterday", "", 400, "query_invalid"),
         ("GET", "/v1/jobs/none", "", 404, "job_not_found"),
         ("GET", "/v1/devices/52:54:00:00:00:01/timeline", "", 404, "no_boot_seen"),

@@ -109,6 +109,7 @@ async fn a_key_that_is_there_twice_is_refused_wherever_it_is() {
         ("POST", "/v1/workers", "{\"worker_id\":\"w1\",\"worker_id\":\"w2\"}"),
         ("PUT", "/v1/devices/52:54:00:00:00:01/labels", "{\"labels\":{\"a\":\"1\",\"a\":\"2\"}}"),
         ("PATCH", "/v1/settings", "{\"enforcement\":true,\"enforcement\":false}"),
+        ("PATCH", "/v1/settings", "[null,null]"),
         ("POST", "/v1/devices/bind", "{\"items\":[{\"mac\":\"52:54:00:00:00:01\",\"mac\":\"52:54:00:00:00:02\",\"worker_id\":\"w\"}]}"),
     ] {
         let (status, answer) = api.ask(method, path, body).await;
