@@ -3,6 +3,7 @@
 
 use kurrent_core::id::{AgentName, FileName, MacAddr, WorkerId};
 use kurrent_core::ledger::{Ledger, MasterTags, Rejected};
+use kurrent_core::time::Wall;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -11,7 +12,7 @@ const VOLATILE: &str = "last_seen";
 /// Octets of the hash that go into an ETag: enough that no two versions of a record meet by chance.
 const ETAG_OCTETS: usize = 16;
 
-/// One thing that must still be so. The text is the value of an `If-Match` (RFC 9110 section 13.1.1): an ETag of [`etag_of`],
+/// One thing that must still be so. Where there is a text, it is the value of an `If-Match` (RFC 9110 section 13.1.1): an ETag of [`etag_of`],
 /// several with commas between, or `*` for "it exists".
 #[derive(Clone, Debug)]
 pub enum Expectation {
@@ -21,6 +22,9 @@ pub enum Expectation {
     Device(MacAddr, String),
     /// The Worker's record, its disks among it.
     Worker(WorkerId, String),
+    /// It is the very Worker that was created then: long work for a Worker that was deleted meanwhile must not go to another one
+    /// that got its name.
+    WorkerSince(WorkerId, Wall),
     /// The master's tags; one without a record has [`untagged`].
     Master(FileName, String),
     /// The storage node's record.
@@ -57,7 +61,8 @@ impl Expectation {
     /// Whether it is so in this ledger.
     ///
     /// # Errors
-    /// 409 `plan_stale` for the generation, 412 `precondition_failed` for the others.
+    /// 409 `plan_stale` for the generation, 404 `worker_not_found` or 409 `worker_replaced` for [`Self::WorkerSince`], 412
+    /// `precondition_failed` for the others.
     pub fn check(&self, ledger: &Ledger) -> Result<(), Rejected> {
         let (what, wanted, current) = match self {
             Self::Generation(planned) if *planned == ledger.generation => return Ok(()),
@@ -68,6 +73,22 @@ impl Expectation {
             }
             Self::Device(mac, wanted) => (format!("device {mac}"), wanted, ledger.device(*mac).map(etag_of)),
             Self::Worker(id, wanted) => (format!("Worker {id}"), wanted, ledger.workers.get(id).map(|w| etag_of(&**w))),
+            Self::WorkerSince(id, created_at) => {
+                return ledger.workers.get(id).map_or_else(
+                    || {
+                        let detail = format!("Worker {id} was deleted meanwhile; create it and ask again if it is still wanted");
+                        Err(Rejected { code: "worker_not_found", status: 404, detail })
+                    },
+                    |worker| {
+                        if worker.created_at == *created_at {
+                            return Ok(());
+                        }
+                        let detail =
+                            format!("Worker {id} was deleted meanwhile, and another one has its name now; ask again if it is for that one");
+                        Err(Rejected { code: "worker_replaced", status: 409, detail })
+                    },
+                );
+            }
             Self::Master(name, wanted) => {
                 let recorded = ledger.masters.get(name).map(|tags| etag_of(&**tags));
                 (format!("master {name}"), wanted, recorded.or_else(|| Some(etag_of(&untagged(name.clone())))))

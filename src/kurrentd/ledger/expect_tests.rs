@@ -87,6 +87,23 @@ async fn a_change_is_refused_when_its_record_is_not_what_was_seen() {
     assert_eq!(code(handle.submit_if(note(1, "x"), "admin", vec![Expectation::Device(mac(1), weak)]).await), (412, "precondition_failed"));
 }
 
+/// Long work ends for the Worker that it was begun for, or not at all.
+#[tokio::test]
+async fn what_was_begun_for_a_worker_does_not_go_to_another_one_of_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (handle, _) = with(folder.path(), [register(1), Change::CreateWorker { worker: worker("w1") }]).await;
+    let since = handle.snapshot().workers.get(&worker("w1")).unwrap().created_at;
+    let begun = || vec![Expectation::WorkerSince(worker("w1"), since)];
+    let failed = || Change::SetWorkerError { worker: worker("w1"), error: "the copy failed".into() };
+    handle.submit(bind(1, "w1", false), "admin").await.unwrap();
+    assert_eq!(code(handle.submit_if(failed(), "system", begun()).await), (200, "ok"), "whatever else happened to it");
+    handle.submit(Change::DeleteWorker { worker: worker("w1") }, "admin").await.unwrap();
+    assert_eq!(code(handle.submit_if(failed(), "system", begun()).await), (404, "worker_not_found"));
+    handle.submit(Change::CreateWorker { worker: worker("w1") }, "admin").await.unwrap();
+    assert_eq!(code(handle.submit_if(failed(), "system", begun()).await), (409, "worker_replaced"));
+    assert!(handle.snapshot().workers.get(&worker("w1")).unwrap().error.is_empty());
+}
+
 /// Two that saw the same: the one that the writer takes first wins, also when both are in one group.
 #[tokio::test]
 async fn of_two_changes_that_expect_the_same_only_one_is_made() {
