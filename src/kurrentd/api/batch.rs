@@ -7,8 +7,9 @@ use crate::ledger::expect::Expectation;
 use kurrent_core::ledger::plan::MAX_ITEMS;
 use kurrent_core::ledger::{Change, Ledger, Rejected};
 
-/// How often a plan is made anew when the ledger moved meanwhile and the caller named no generation.
-const TRIES: usize = 8;
+/// How often a plan is made anew when the ledger moved meanwhile and the caller named no generation: beside 16 clients that change
+/// something without a pause, 8 were too few.
+const TRIES: usize = 64;
 
 /// What was asked for.
 pub(super) struct Order {
