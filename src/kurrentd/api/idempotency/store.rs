@@ -24,7 +24,9 @@ const MAX_ANSWER_OCTETS: usize = 256 * 1024;
 const MAX_ALL_OCTETS: usize = 16 * 1024 * 1024;
 /// The file is rewritten when it has more lines than this over twice its keys.
 const SPARE_LINES: usize = 1000;
-/// Never larger: all answers twice, and lines.
+/// Or larger than this: all answers with every octet escaped, and room for as many more.
+const MAX_WRITTEN_OCTETS: u64 = 48 << 20;
+/// Never larger, so a start does not read more.
 const MAX_FILE_OCTETS: u64 = 64 << 20;
 const MODE: u32 = 0o600;
 
@@ -104,6 +106,8 @@ struct Inner {
     path: PathBuf,
     file: io::Result<File>,
     lines: usize,
+    /// The file's length.
+    written: u64,
     keys: HashMap<Slot, Entry>,
     /// Oldest first; may name keys that are gone.
     order: VecDeque<Slot>,
@@ -120,6 +124,7 @@ impl Store {
             path: path.to_owned(),
             file: Err(io::ErrorKind::NotFound.into()),
             lines: 0,
+            written: 0,
             keys: HashMap::new(),
             order: VecDeque::new(),
             octets: 0,
@@ -131,6 +136,7 @@ impl Store {
                     inner.put(line);
                 }
                 inner.file = opened(path);
+                inner.written = path.metadata().map_or(0, |m| m.len());
             }
             Err(error) => {
                 let aside = path.with_extension("damaged");
@@ -261,7 +267,8 @@ impl Inner {
     }
 
     fn append(&mut self, line: &Line) -> io::Result<()> {
-        if self.lines > self.keys.len().saturating_mul(2).saturating_add(SPARE_LINES) || self.file.is_err() {
+        let many = self.lines > self.keys.len().saturating_mul(2).saturating_add(SPARE_LINES);
+        if many || self.written > MAX_WRITTEN_OCTETS || self.file.is_err() {
             self.rewrite()?;
         }
         let mut text = serde_json::to_string(line)?;
@@ -274,6 +281,7 @@ impl Inner {
             return Err(error);
         }
         self.lines = self.lines.saturating_add(1);
+        self.written = self.written.saturating_add(u64::try_from(text.len()).unwrap_or(u64::MAX));
         Ok(())
     }
 
@@ -288,6 +296,7 @@ impl Inner {
         kurrent_sys::store::replace(&self.path, text.as_bytes(), MODE).map_err(io::Error::other)?;
         self.file = append(&self.path);
         self.lines = self.keys.len();
+        self.written = u64::try_from(text.len()).unwrap_or(u64::MAX);
         Ok(())
     }
 }

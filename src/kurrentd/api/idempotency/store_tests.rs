@@ -108,6 +108,23 @@ fn it_is_bounded_private_and_shortened() {
 }
 
 #[test]
+fn long_answers_never_make_a_file_that_the_next_start_sets_aside() {
+    let (_folder, path) = file();
+    let store = Store::open(&path);
+    // Quotes are two octets in the file.
+    let body = "\"".repeat(MAX_ANSWER_OCTETS);
+    let long = usize::try_from(MAX_FILE_OCTETS).unwrap() / MAX_ANSWER_OCTETS;
+    for n in 0..long {
+        let key = n.to_string();
+        assert_eq!(said(&store, &key, "r", at(0)), "fresh");
+        store.end(&slot(&key), answered(&body));
+        assert!(std::fs::metadata(&path).unwrap().len() <= MAX_FILE_OCTETS, "{n}");
+    }
+    let last = (long - 1).to_string();
+    assert!(said(&Store::open(&path), &last, "r", at(0)).starts_with("again "));
+}
+
+#[test]
 fn what_does_not_read_is_set_aside_and_what_can_not_be_written_refuses() {
     let (_folder, path) = file();
     std::fs::write(&path, "nonsense\n").unwrap();
