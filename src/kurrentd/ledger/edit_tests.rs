@@ -141,6 +141,123 @@ fn an_edited_binding_is_fenced_by_a_new_epoch() {
     assert_eq!(found.device(mac(1)).unwrap().epoch, next.generation);
 }
 
+/// With a generation at the end of all numbers the next change could not be told from none: answered, and not durable.
+#[test]
+fn a_generation_or_epoch_that_leaves_no_room_for_changes_is_refused() {
+    type Wanted = (&'static str, &'static str);
+    let end = u64::MAX.to_string();
+    for (file, key) in [("settings.yml", "generation: "), ("devices.yml", "generation: "), ("devices.yml", "epoch: ")] as [Wanted; 3] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut files, ledger) = filed(folder.path());
+        let path = folder.path().join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (before, after) = text.split_at(text.find(key).unwrap());
+        let rest = &after[after.find('\n').unwrap()..];
+        std::fs::write(&path, format!("{before}{key}{end}{rest}")).unwrap();
+        // A change that would be taken by itself.
+        edit("devices.yml", "note: two", "note: by hand")(folder.path());
+        let why = refused(&mut files, &ledger);
+        assert!(why.contains(file) && why.contains(&end), "{file} {key}: {why}");
+        drop(files);
+        // Nor by a start, also when the journal that does not fit is emptied as the message says.
+        assert!(Files::open(folder.path()).is_err(), "{file} {key}");
+        std::fs::write(folder.path().join("journal.jsonl"), "").unwrap();
+        let why = Files::open(folder.path()).err().unwrap().to_string();
+        assert!(why.contains(file) && why.contains(&end), "{file} {key}: {why}");
+    }
+}
+
+/// What is no record is taken back: the next start would refuse what it says.
+#[test]
+fn after_an_edit_of_nothing_but_the_head_of_a_file_the_next_start_serves() {
+    for (from, to) in [("generation: ", "generation: 9"), ("version: 2", "version: 1")] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut files, ledger) = filed(folder.path());
+        edit("devices.yml", from, to)(folder.path());
+        assert!(matches!(look(&mut files, &ledger), Look::Same), "{to}");
+        // As the writer does it: at once, and beside changes of other files.
+        assert!(files.due(&ledger).is_some());
+        let done = files.job(&ledger).unwrap().run();
+        files.finish(done).unwrap();
+        let next = applied(&ledger, [Change::CreateWorker { worker: worker("w2") }]);
+        files.commit(&ledger, &next, None).unwrap();
+        drop(files);
+        let (_, found) = Files::open(folder.path()).unwrap();
+        assert_eq!((found.generation, found.workers.len()), (next.generation, 2), "{to}");
+    }
+}
+
+#[test]
+fn a_ledger_file_that_is_gone_is_written_anew_and_the_journal_too() {
+    let all = ["masters.yml", "agents.yml", "workers.yml", "devices.yml", "settings.yml", "journal.jsonl"];
+    for gone in [&all[3..4], &all[..]] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut files, ledger) = filed(folder.path());
+        for name in gone {
+            std::fs::remove_file(folder.path().join(name)).unwrap();
+        }
+        assert!(matches!(look(&mut files, &ledger), Look::Same));
+        for _ in 0..3 {
+            files.settle(&ledger).unwrap();
+        }
+        drop(files);
+        let (_, found) = Files::open(folder.path()).unwrap();
+        assert!(found.generation == ledger.generation && found.records().differences(&ledger.records()).is_empty(), "{gone:?}");
+    }
+}
+
+/// What is refused for a full journal says: finish the edit.
+#[test]
+fn an_edit_that_is_repaired_is_taken_although_the_journal_is_full() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, mut ledger) = filed(folder.path());
+    edit("devices.yml", "state: bound", "state: pooled")(folder.path());
+    refused(&mut files, &ledger);
+    // Nothing is put into the files, so the journal grows.
+    let next = applied(&ledger, [note(3, "ours")]);
+    files.commit(&ledger, &next, None).unwrap();
+    ledger = next;
+    files.fill_journal();
+    let next = applied(&ledger, [note(2, "ours")]);
+    let full = files.commit(&ledger, &next, None).unwrap_err();
+    assert!(matches!(&full, super::files::CommitError::NotDone(what) if what.contains("full")), "{full:?}");
+    edit("devices.yml", "  bound_worker_id: w1\n", "")(folder.path());
+    ledger = taken(&mut files, &ledger);
+    files.settle(&ledger).unwrap();
+    let next = applied(&ledger, [note(2, "ours")]);
+    files.commit(&ledger, &next, None).unwrap();
+}
+
+#[test]
+fn an_edit_is_taken_although_the_journal_was_lost_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, ledger) = filed(folder.path());
+    let ours = applied(&ledger, [note(3, "waits")]);
+    files.commit(&ledger, &ours, None).unwrap();
+    std::fs::remove_file(folder.path().join("journal.jsonl")).unwrap();
+    edit("devices.yml", "note: two", "note: by hand")(folder.path());
+    let next = taken(&mut files, &ours);
+    let after = applied(&next, [note(1, "after")]);
+    files.commit(&next, &after, None).unwrap();
+    drop(files);
+    let (_, found) = Files::open(folder.path()).unwrap();
+    assert_eq!([1, 2, 3].map(|n| note_of(&found, n)), ["after", "by hand", "waits"]);
+}
+
+/// Opening one waits for whoever writes into it.
+#[test]
+fn a_pipe_in_the_place_of_a_ledger_file_is_refused_and_holds_nobody_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, ledger) = filed(folder.path());
+    let path = folder.path().join("devices.yml");
+    std::fs::remove_file(&path).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(refused(&mut files, &ledger)));
+    let why = told.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+    assert!(why.contains("devices.yml") && why.contains("no regular file"), "{why}");
+}
+
 #[test]
 fn what_a_device_says_of_itself_is_never_in_the_way_of_an_edit() {
     let folder = tempfile::tempdir().unwrap();

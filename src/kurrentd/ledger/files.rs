@@ -13,12 +13,13 @@
 //! than me* is refused. Refused means: nothing is written.
 
 use super::checkpoint::{Cut, Done, Failed, Job, Stamp, stamps};
-use super::folder::{Each, INTENT, NAMES, read_texts};
+use super::folder::{Each, INTENT, MAX_OCTETS, NAMES, Name, read_texts};
 use super::journal::{Journal, Line};
 use super::load::{self, Found, LoadError, understand};
 use kurrent_core::ledger::Ledger;
 use kurrent_core::ledger::merge::{Conflict, merge};
-use kurrent_core::ledger::records::Records;
+use kurrent_core::ledger::records::{Contradiction, Records};
+use kurrent_core::ledger::view::LAST_GENERATION;
 use kurrent_sys::store;
 use std::fs::{File, TryLockError};
 use std::io;
@@ -91,6 +92,8 @@ pub struct Files {
     edit: Option<(Each<Option<Stamp>>, Instant)>,
     /// The edit that was refused, and why.
     refused: Option<(Each<Option<Stamp>>, String)>,
+    /// The files may say other things than their records do, or some are gone: all are to be written.
+    anew: bool,
     /// A job is out.
     busy: bool,
     /// Since when the files are behind.
@@ -99,6 +102,8 @@ pub struct Files {
     /// How long it has to be quiet.
     rest: Duration,
     not_before: Instant,
+    /// [`LONGEST_JOURNAL`].
+    longest_journal: u64,
     cut: Cut,
 }
 
@@ -130,7 +135,7 @@ impl Files {
                 // Files that are all written anew hold the ledger's generation.
                 let generation = if rewrite { ledger.generation } else { filed.generation };
                 let head = Line::head(generation, begins);
-                let journal = Journal::create(folder, &head, &mut |step| cut.step(step)).map_err(not_begun)?;
+                let journal = Journal::create(folder, &[&head], &mut |step| cut.step(step)).map_err(not_begun)?;
                 (journal, head, generation)
             }
         };
@@ -146,11 +151,13 @@ impl Files {
             _lock: lock,
             edit: None,
             refused: None,
+            anew: false,
             busy: false,
             behind_since: None,
             last_commit: now,
             rest: QUIET,
             not_before: now,
+            longest_journal: LONGEST_JOURNAL,
             cut,
         };
         // An epoch ahead of the files (edited by hand) moved the ledger ahead of its journal.
@@ -172,12 +179,17 @@ impl Files {
     /// # Errors
     /// [`CommitError`] says whether the old state stands.
     pub fn commit(&mut self, from: &Ledger, to: &Ledger, edit: Option<Edit>) -> Result<(), CommitError> {
+        if !self.journal.is_ours() && self.changed_by_hand() && !self.busy {
+            // The files are not to be written before the edit is taken or repaired: the journal must do without them.
+            self.renew_journal(from)?;
+        }
         if !self.journal.is_ours() {
             self.journal_lost = true;
             let what = "journal.jsonl was changed by somebody else; kurrentd writes the ledger files and the journal anew, ask again then";
             return Err(CommitError::NotDone(what.into()));
         }
-        if self.journal.end() > LONGEST_JOURNAL {
+        // A finished edit is what a full journal waits for.
+        if edit.is_none() && self.journal.end() > self.longest_journal {
             let what = "journal.jsonl is full because the ledger files can not be written: finish or take back the edit of a ledger file";
             return Err(CommitError::NotDone(what.into()));
         }
@@ -194,9 +206,25 @@ impl Files {
 
     fn append(&mut self, line: &Line) -> Result<(), CommitError> {
         let octets = line.encode().map_err(CommitError::NotDone)?;
+        let end = u64::try_from(octets.len()).unwrap_or(u64::MAX).saturating_add(self.journal.end());
+        if end > MAX_OCTETS {
+            let what =
+                format!("journal.jsonl would be larger than {MAX_OCTETS} octets, and the next start not read it: make a smaller change");
+            return Err(CommitError::NotDone(what));
+        }
         let cut = &self.cut;
         self.journal.append(&octets, &mut |step| cut.step(step))?;
         self.committed = line.generation;
+        Ok(())
+    }
+
+    /// A new journal with all that the files lack of `ledger`, the one that was committed last.
+    fn renew_journal(&mut self, ledger: &Ledger) -> Result<(), CommitError> {
+        let head = Line::head(self.filed.generation, false);
+        let waiting = Line::between(&self.filed, &ledger.records(), None);
+        let cut = &self.cut;
+        self.journal = Journal::create(&self.folder, &[&head, &waiting], &mut |step| cut.step(step))?;
+        (self.head, self.journal_lost) = (head, false);
         Ok(())
     }
 
@@ -204,6 +232,8 @@ impl Files {
     fn holds(&mut self, theirs: Records, stamps: Each<Option<Stamp>>) {
         self.filed = Records { generation: self.filed.generation, ..theirs };
         (self.stamps, self.edit, self.refused) = (stamps, None, None);
+        // A version or generation that was edited would be refused by the next start.
+        self.anew = true;
     }
 
     fn changed_by_hand(&self) -> bool {
@@ -231,6 +261,17 @@ impl Files {
                 return Look::BeingEdited;
             }
         }
+        for name in NAMES {
+            let known = name.of_mut(&mut self.stamps);
+            if name.of(&seen).is_none() && known.take().is_some() {
+                tracing::warn!("{} is gone and is written anew", self.folder.join(name.text()).display());
+                self.anew = true;
+            }
+        }
+        if seen == self.stamps {
+            (self.edit, self.refused) = (None, None);
+            return Look::Same;
+        }
         if let Some((_, why)) = self.refused.as_ref().filter(|(refused, _)| *refused == seen) {
             return Look::Refused(why.clone());
         }
@@ -255,7 +296,13 @@ impl Files {
         let merged = merge(&self.filed, &theirs, &ours.records());
         let merged = merged.map_err(|Conflict(key)| load::conflicts(&self.folder, &texts, &key))?;
         let checked = merged.checked().map_err(|wrong| load::contradicts_edit(&self.folder, &texts, &wrong))?;
-        Ok(Look::Edited(Box::new(Edit { ledger: checked.after_edit(ours), theirs, stamps: seen })))
+        let ledger = checked.after_edit(ours);
+        if ledger.generation > LAST_GENERATION {
+            let what = format!("generation {} leaves no room for changes; write back what was there before", ledger.generation);
+            let wrong = Contradiction { file: Name::Settings.text(), record: String::new(), what };
+            return Err(load::contradicts_edit(&self.folder, &texts, &wrong));
+        }
+        Ok(Look::Edited(Box::new(Edit { ledger, theirs, stamps: seen })))
     }
 
     /// When [`Files::job`] is to be asked for; `None` while nothing is to be done.
@@ -265,7 +312,7 @@ impl Files {
         }
         let now = Instant::now();
         let latest = *self.behind_since.get_or_insert(now) + BEHIND;
-        let due = if self.journal_lost || self.journal.end() > LONG_JOURNAL {
+        let due = if self.anew || self.journal_lost || self.journal.end() > LONG_JOURNAL {
             now
         } else if ledger.generation == self.filed.generation {
             latest
@@ -280,7 +327,7 @@ impl Files {
     pub fn is_behind(&self, ledger: &Ledger) -> bool {
         let (filed, generation) = (&self.filed, ledger.generation);
         let long_journal = self.head.generation != filed.generation;
-        self.journal_lost || long_journal || generation != filed.generation || !ledger.devices.ptr_eq(&filed.devices)
+        self.anew || self.journal_lost || long_journal || generation != filed.generation || !ledger.devices.ptr_eq(&filed.devices)
     }
 
     /// Work to bring the files up to date with `ledger`, the one that was committed last: to be run beside commits, and handed to
@@ -300,7 +347,7 @@ impl Files {
             folder: self.folder.clone(),
             filed: self.filed.clone(),
             to: ledger.records(),
-            all: false,
+            all: self.anew,
             stamps: self.stamps,
             journal_end: self.journal.end(),
             cut: self.cut.clone(),
@@ -325,7 +372,9 @@ impl Files {
                 return Err(CommitError::NotDone(what));
             }
         }
-        self.behind_since = None;
+        (self.behind_since, self.anew) = (None, false);
+        // Who removes the files may have removed the journal.
+        self.journal_lost |= !self.journal.is_ours();
         self.rest = took.saturating_mul(SHARE_OF_TIME).clamp(QUIET, BEHIND);
         let head = Line::head(self.filed.generation, false);
         let cut = &self.cut;
@@ -334,7 +383,7 @@ impl Files {
             return Ok(());
         }
         if self.journal_lost {
-            self.journal = Journal::create(&self.folder, &head, &mut |step| cut.step(step))?;
+            self.journal = Journal::create(&self.folder, &[&head], &mut |step| cut.step(step))?;
             self.journal_lost = false;
         } else if self.head != head {
             self.journal.shorten(journal_end, &head, &mut |step| cut.step(step))?;
@@ -357,6 +406,12 @@ impl Files {
     #[cfg(test)]
     pub(crate) fn cut_with(&mut self, cut: impl FnMut(&str) -> io::Result<()> + Send + 'static) {
         self.cut = Cut::with(cut);
+    }
+
+    /// The journal is as long as it may be.
+    #[cfg(test)]
+    pub(crate) fn fill_journal(&mut self) {
+        self.longest_journal = self.journal.end().saturating_sub(1);
     }
 }
 

@@ -6,10 +6,11 @@ use crate::yaml::{self, Fault};
 use kurrent_core::ledger::schema::LEDGER_VERSION;
 use kurrent_sys::store;
 use serde::Deserialize;
+use std::io;
 use std::path::Path;
 
-/// 20,000 devices are about 20 MiB; more is not ours.
-const MAX_OCTETS: u64 = 128 * 1024 * 1024;
+/// 20,000 devices are about 20 MiB, with long notes and labels some hundred; more is not ours.
+pub(super) const MAX_OCTETS: u64 = 512 * 1024 * 1024;
 pub(super) const MAX_NODES: usize = 8_000_000;
 /// What version 1 left when it was cut in the middle of a change.
 pub(super) const INTENT: &str = "intent.json";
@@ -93,7 +94,12 @@ pub(super) struct Texts {
 pub(super) fn read_texts(folder: &Path) -> Result<Texts, LoadError> {
     let read = |name: &str| {
         let path = folder.join(name);
-        store::read(&path, MAX_OCTETS).map_err(|cause| LoadError::Io { path, cause })
+        // Opening a pipe would wait for ever.
+        let read = match path.metadata() {
+            Ok(meta) if !meta.is_file() => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
+            _ => store::read(&path, MAX_OCTETS),
+        };
+        read.map_err(|cause| LoadError::Io { path, cause })
     };
     let journal = read(JOURNAL)?;
     let mut files: Each<Option<Vec<u8>>> = Default::default();

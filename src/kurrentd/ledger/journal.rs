@@ -216,11 +216,10 @@ impl Journal {
         Ok(Self { path, file, end })
     }
 
-    /// A new journal in the place of whatever is there.
-    pub(super) fn create(folder: &Path, head: &Line, steps: Steps<'_>) -> Result<Self, CommitError> {
-        let path = folder.join(JOURNAL);
-        let octets = head.encode().map_err(CommitError::NotDone)?;
-        Self::put(&path, &octets, steps)
+    /// A new journal of these lines in the place of whatever is there.
+    pub(super) fn create(folder: &Path, lines: &[&Line], steps: Steps<'_>) -> Result<Self, CommitError> {
+        let octets = lines.iter().map(|line| line.encode()).collect::<Result<Vec<_>, _>>().map_err(CommitError::NotDone)?;
+        Self::put(&folder.join(JOURNAL), &octets.concat(), steps)
     }
 
     fn put(path: &Path, octets: &[u8], steps: Steps<'_>) -> Result<Self, CommitError> {

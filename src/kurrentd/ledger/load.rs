@@ -271,8 +271,8 @@ impl Generations {
 pub(super) fn edited(folder: &Path, filed: &Records, changed: Each<bool>) -> Result<(Records, Texts), LoadError> {
     let mut texts = read_texts(folder)?;
     for name in NAMES {
-        if name.of(&texts.files).is_none() {
-            let what = "this file is gone; restore it from a backup, or restart kurrentd, which tells what is missing".into();
+        if *name.of(&changed) && name.of(&texts.files).is_none() {
+            let what = "this file is gone; kurrentd writes it anew when it stays away".into();
             return Err(LoadError::Corrupt(located(&folder.join(name.text()), &Fault { line: 0, what })));
         }
         if !*name.of(&changed) {

@@ -12,7 +12,7 @@
 
 use super::change::{Change, Outcome, Rejected};
 use super::schema::{Device, DeviceState, Worker};
-use super::view::Ledger;
+use super::view::{LAST_GENERATION, Ledger};
 use crate::id::{MacAddr, WorkerId};
 use crate::time::Now;
 use std::sync::Arc;
@@ -23,14 +23,23 @@ mod workers;
 
 pub use settings::{MAX_AGENTS, MAX_JOIN_TOKENS};
 
-/// Devices that may admit themselves: a stranger in an open window must not grow the ledger without end.
+/// Devices, however they come: a stranger in an open window, or a program that imports without end, must not make a ledger that the
+/// next start does not read.
 pub const MAX_DEVICES: usize = 20_000;
+
+/// Workers, likewise: what is acknowledged must be read by the next start.
+pub const MAX_WORKERS: usize = 20_000;
 
 /// Applies one change.
 ///
 /// # Errors
 /// [`Rejected`] says why not, with a stable code and the next step; the ledger is as before.
 pub fn apply(ledger: &Ledger, change: Change, now: Now) -> Result<(Ledger, Outcome), Rejected> {
+    if ledger.generation >= LAST_GENERATION {
+        let what =
+            "the ledger's generation was set by hand to a number that leaves no room for changes; restore the state folder from a backup";
+        return Err(rejected(507, "generations_used_up", what.into()));
+    }
     let mut next = Next { ledger: ledger.clone(), generation: ledger.generation.saturating_add(1), changed: false };
     let outcome = next.carry_out(change, now)?;
     if next.changed {
@@ -140,3 +149,7 @@ impl Next {
 #[cfg(test)]
 #[path = "apply_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "bounds_tests.rs"]
+mod bounds_tests;

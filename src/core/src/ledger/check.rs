@@ -3,7 +3,7 @@
 use super::records::{Contradiction, Files, Records};
 use super::rules::check_disk;
 use super::schema::{Device, DeviceState, Worker, key_hash};
-use super::view::Ledger;
+use super::view::{LAST_GENERATION, Ledger};
 use std::collections::HashSet;
 
 impl Records {
@@ -86,6 +86,10 @@ impl Ledger {
 
 fn check_device(device: &Device) -> Result<(), String> {
     let mac = device.mac;
+    if device.epoch > LAST_GENERATION {
+        let what = format!("the epoch {} of device {mac} leaves no room for changes; write back what was there before", device.epoch);
+        return Err(what);
+    }
     match (device.state, &device.bound_worker_id) {
         (DeviceState::Bound, None) => {
             return Err(format!("device {mac} is bound, but has no bound_worker_id; set it or make the device pooled"));

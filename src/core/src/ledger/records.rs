@@ -3,7 +3,7 @@
 
 use super::schema::{Agent, Device, Fingerprint, JoinToken, LEDGER_VERSION, MasterTags, MastersFile, Worker};
 use super::schema::{AgentsFile, DevicesFile, SettingsFile, WorkersFile};
-use super::view::{Ledger, Settings};
+use super::view::{LAST_GENERATION, Ledger, Settings};
 use crate::id::{AgentName, FileName, MacAddr, WorkerId};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
@@ -252,9 +252,19 @@ impl Records {
     /// The first [`Contradiction`].
     pub fn of(files: Files) -> Result<Self, Contradiction> {
         let Files { devices, workers, settings, masters, agents } = files;
-        let generations = [devices.generation, workers.generation, settings.generation, masters.generation, agents.generation];
+        let generations = [
+            ("devices.yml", devices.generation),
+            ("workers.yml", workers.generation),
+            ("settings.yml", settings.generation),
+            ("masters.yml", masters.generation),
+            ("agents.yml", agents.generation),
+        ];
+        if let Some((file, generation)) = generations.into_iter().find(|(_, g)| *g > LAST_GENERATION) {
+            let what = format!("generation {generation} leaves no room for changes; write back what was there before");
+            return Err(Contradiction { file, record: String::new(), what });
+        }
         let mut records = Self {
-            generation: generations.into_iter().max().unwrap_or(0),
+            generation: generations.into_iter().map(|(_, g)| g).max().unwrap_or(0),
             settings: Settings {
                 registration_open_until: settings.registration_open_until,
                 enforcement: settings.enforcement,

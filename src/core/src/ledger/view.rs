@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// How far a restore moves the generation on: more changes than a century of one in a second.
 const RESTORE_LEAP: u64 = 1 << 32;
 
+/// Nobody comes here by changes and restores, only by hand; behind it a change would not be told from none any more.
+pub const LAST_GENERATION: u64 = 1 << 62;
+
 /// Settings that change at run time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]

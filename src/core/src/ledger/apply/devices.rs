@@ -79,6 +79,10 @@ impl Next {
             };
             return Err(rejected(409, "device_exists", format!("device {mac} is in the ledger already; {next_step}")));
         }
+        if self.ledger.devices.len() >= MAX_DEVICES {
+            let detail = format!("there are {MAX_DEVICES} devices already; revoke and purge some that are gone");
+            return Err(rejected(409, "too_many_devices", detail));
+        }
         let mut device = new_device(mac, Source::Manual, now.wall);
         if let Some(key) = public_key {
             if key_hash(&key).is_none() {

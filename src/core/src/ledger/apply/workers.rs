@@ -1,6 +1,6 @@
 //! What changes do to Workers and their disks.
 
-use super::{Next, rejected};
+use super::{MAX_WORKERS, Next, rejected};
 use crate::id::{OsTag, WorkerId};
 use crate::ledger::change::{Outcome, Rejected};
 use crate::ledger::rules::{check_boot, check_disk, checked_note};
@@ -11,6 +11,10 @@ impl Next {
     pub(super) fn create_worker(&mut self, id: WorkerId, now: Now) -> Result<Outcome, Rejected> {
         if self.ledger.workers.contains_key(&id) {
             return Err(rejected(409, "worker_exists", format!("Worker {id} exists already; choose another name")));
+        }
+        if self.ledger.workers.len() >= MAX_WORKERS {
+            let detail = format!("there are {MAX_WORKERS} Workers already; delete some that are not needed");
+            return Err(rejected(409, "too_many_workers", detail));
         }
         self.put_worker(Worker {
             worker_id: id,
