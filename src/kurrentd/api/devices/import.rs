@@ -90,10 +90,23 @@ struct Imported {
 async fn import_devices(State(api): State<Api>, Query(options): Query<Options>, request: Request) -> Result<Json<Imported>, Problem> {
     let kind = body::media_type(request.headers());
     let octets = body::octets("/v1/devices/import", request.into_body()).await?;
-    let rows = match kind.as_deref() {
-        Some("text/csv") => rows::csv(&octets),
-        Some("application/json") => rows::json(&octets),
-        Some("application/yaml" | "application/x-yaml" | "text/yaml") => rows::yaml(&octets),
+    let snapshot = api.shared.ledger.snapshot();
+    // Thousands of rows take a while, and machines that boot shall not wait for them.
+    let read = tokio::task::spawn_blocking(move || tried(kind.as_deref(), &octets, Ledger::clone(&snapshot), options.dry_run));
+    let (mut imported, waiting) = read.await.map_err(|_| super::super::problem::of_panic())??;
+    register_all(&api, waiting, &mut imported).await;
+    Ok(Json(imported))
+}
+
+/// A device to be registered, with its line.
+type Waiting = (u64, MacAddr, Change);
+
+/// What becomes of each row of a file, tried on a ledger that nobody else sees, and what is to be done.
+fn tried(kind: Option<&str>, octets: &[u8], mut tried: Ledger, dry_run: bool) -> Result<(Imported, Vec<Waiting>), Problem> {
+    let rows = match kind {
+        Some("text/csv") => rows::csv(octets),
+        Some("application/json") => rows::json(octets),
+        Some("application/yaml" | "application/x-yaml" | "text/yaml") => rows::yaml(octets),
         _ => {
             return Err(Problem::new(
                 415,
@@ -103,10 +116,9 @@ async fn import_devices(State(api): State<Api>, Query(options): Query<Options>, 
         }
     };
     let rows = rows?;
-    let mut imported = Imported { created: Vec::new(), skipped: Vec::new(), failed: Vec::new(), dry_run: options.dry_run };
+    let mut imported = Imported { created: Vec::new(), skipped: Vec::new(), failed: Vec::new(), dry_run };
     let mut seen = BTreeSet::new();
     let mut waiting = Vec::new();
-    let mut tried = Ledger::clone(&*api.shared.ledger.snapshot());
     for Row { line, mac, change } in rows {
         let fault = |code: &str, detail: String| NotCreated { line, mac: mac.clone(), code: code.into(), detail };
         let checked = change.and_then(|change| match &change {
@@ -135,7 +147,7 @@ async fn import_devices(State(api): State<Api>, Query(options): Query<Options>, 
             Err(refused) => imported.failed.push(fault(refused.code, refused.detail)),
             Ok((next, _)) => {
                 tried = next;
-                if options.dry_run {
+                if dry_run {
                     imported.created.push(Created { line, mac: device });
                 } else {
                     waiting.push((line, device, change));
@@ -143,14 +155,13 @@ async fn import_devices(State(api): State<Api>, Query(options): Query<Options>, 
             }
         }
     }
-    register_all(&api, waiting, &mut imported).await;
-    Ok(Json(imported))
+    Ok((imported, waiting))
 }
 
 /// Changes that are asked for together are written together.
 const TOGETHER: usize = 256;
 
-async fn register_all(api: &Api, waiting: Vec<(u64, MacAddr, Change)>, imported: &mut Imported) {
+async fn register_all(api: &Api, waiting: Vec<Waiting>, imported: &mut Imported) {
     let mut waiting = waiting.into_iter().peekable();
     while waiting.peek().is_some() {
         let group: Vec<_> = waiting.by_ref().take(TOGETHER).collect();

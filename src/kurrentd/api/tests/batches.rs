@@ -194,3 +194,28 @@ async fn lists_come_in_pieces_and_filtered() {
     }
     assert_eq!(api.expect(("GET", "/v1/workers?readiness=partial", Value::Null), 200, "").await["workers"][0]["worker_id"], "w3");
 }
+
+/// The same threads serve DHCP, TFTP and HTTP boot.
+#[tokio::test]
+async fn a_long_import_keeps_nobody_waiting() {
+    let api = server().await;
+    let rows: String = (0..10_000u32).map(|n| format!("02:00:00:00:{:02x}:{:02x},{}\n", n >> 8, n & 255, "n".repeat(300))).collect();
+    let (path, file) = ("/v1/devices/import?dry_run=true", format!("mac,note\n{rows}"));
+    let import = api.ask_with("POST", path, &[("Content-Type", "text/csv")], &file);
+    let begun = std::time::Instant::now();
+    let mut longest = std::time::Duration::ZERO;
+    let others = async {
+        loop {
+            let asked = std::time::Instant::now();
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            longest = longest.max(asked.elapsed());
+        }
+    };
+    let (status, answer) = tokio::select! {
+        answer = import => answer,
+        () = others => unreachable!(),
+    };
+    let took = begun.elapsed();
+    assert_eq!((status, answer["created"].as_array().map(Vec::len)), (200, Some(10_000)));
+    assert!(longest < took / 2, "others waited for {longest:?} of {took:?}");
+}
