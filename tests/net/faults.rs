@@ -31,8 +31,9 @@ fn a_corrupt_ledger_stops_what_it_governs_and_nothing_is_freed() -> Result<()> {
     let daemon = net.serve()?;
     ensure!(has_lease(&client)?, "no lease while all is well");
     net.api()?.ask("POST", "/v1/devices", Some(&serde_json::json!({ "mac": MAC, "keyless_allowed": true })))?;
-    daemon.kill();
     let path = net.path("state/devices.yml");
+    wait_for("the file follows the journal", || fs::read_to_string(&path).is_ok_and(|text| text.contains("state: pooled")))?;
+    daemon.kill();
     let good = fs::read_to_string(&path)?;
     let bad = good.replace("state: pooled", "state: polled");
     let line = bad.lines().position(|l| l.contains("polled")).context("no device was recorded")? + 1;

@@ -17,7 +17,11 @@ const MODE: u32 = 0o600;
 pub(super) struct Stamp(u64, i64, i64, u64);
 
 pub(super) fn stamp(folder: &Path, name: Name) -> Option<Stamp> {
-    let meta = folder.join(name.text()).metadata().ok()?;
+    stamp_of(&folder.join(name.text()))
+}
+
+fn stamp_of(path: &Path) -> Option<Stamp> {
+    let meta = path.metadata().ok()?;
     Some(Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.size()))
 }
 
@@ -93,12 +97,17 @@ impl Job {
         }
         let text = encode(name, &self.to).map_err(Failed::Disk)?;
         let (folder, known, cut) = (&self.folder, *name.of(&self.stamps), &self.cut);
-        let mut edited = false;
-        let replaced = store::replace_stepwise(&folder.join(name.text()), text.as_bytes(), MODE, &mut |step| {
-            // The last moment before the new file takes the place of the old one.
-            if step == Step::Synced && stamp(folder, name) != known {
-                edited = true;
-                return Err(io::Error::other("somebody edits this file"));
+        let path = folder.join(name.text());
+        let (mut edited, mut ours) = (false, None);
+        let replaced = store::replace_stepwise(&path, text.as_bytes(), MODE, &mut |step| {
+            if step == Step::Synced {
+                // Of our own file, before it has the name: whoever edits it as soon as it appears must not be taken for us.
+                ours = stamp_of(&store::temporary(&path)?);
+                // The last moment before the new file takes the place of the old one.
+                if stamp(folder, name) != known {
+                    edited = true;
+                    return Err(io::Error::other("somebody edits this file"));
+                }
             }
             cut.step(&format!("{} {step:?}", name.text()))
         });
@@ -106,12 +115,13 @@ impl Job {
             Ok(()) => {}
             Err(ReplaceError::Unchanged { .. }) if edited => return Err(Failed::Edited),
             // In doubt is as good as not done: until the folder is synced, the journal has what the file may lack.
-            Err(error @ (ReplaceError::Unchanged { .. } | ReplaceError::InDoubt { .. })) => {
-                *name.of_mut(&mut self.stamps) = stamp(folder, name);
+            Err(error @ ReplaceError::Unchanged { .. }) => return Err(Failed::Disk(error.to_string())),
+            Err(error @ ReplaceError::InDoubt { .. }) => {
+                *name.of_mut(&mut self.stamps) = ours;
                 return Err(Failed::Disk(error.to_string()));
             }
         }
-        *name.of_mut(&mut self.stamps) = stamp(folder, name);
+        *name.of_mut(&mut self.stamps) = ours;
         let (filed, to) = (&mut self.filed, &self.to);
         match name {
             Name::Masters => filed.masters = to.masters.clone(),

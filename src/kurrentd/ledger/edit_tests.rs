@@ -82,6 +82,27 @@ fn an_edit_of_one_record_and_a_change_of_another_both_stand() {
 }
 
 #[test]
+fn an_edit_of_a_file_that_has_just_been_written_is_seen() {
+    for step in ["devices.yml Renamed", "devices.yml FolderSynced", "settings.yml FolderSynced"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut files, ledger) = filed(folder.path());
+        let ours = applied(&ledger, [note(1, "ours")]);
+        files.commit(&ledger, &ours, None).unwrap();
+        let path = folder.path().to_owned();
+        files.cut_with(move |at| {
+            if at == step {
+                edit("devices.yml", "note: two", "note: by hand")(&path);
+            }
+            Ok(())
+        });
+        let _ = files.settle(&ours);
+        files.cut_with(|_| Ok(()));
+        let next = taken(&mut files, &ours);
+        assert_eq!((note_of(&next, 1), note_of(&next, 2)), ("ours".into(), "by hand".into()), "{step}");
+    }
+}
+
+#[test]
 fn a_record_that_was_changed_on_both_sides_is_refused_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let (mut files, ledger) = filed(folder.path());

@@ -80,6 +80,14 @@ pub fn replace_stepwise(path: &Path, octets: &[u8], mode: u32, after: &mut dyn F
     after(Step::FolderSynced).map_err(in_doubt)
 }
 
+/// Where [`replace`] writes before it renames: what has this name at [`Step::Synced`] is what `path` names next.
+///
+/// # Errors
+/// The path has no file name.
+pub fn temporary(path: &Path) -> io::Result<PathBuf> {
+    beside(path).map(|(_, temporary)| temporary)
+}
+
 fn beside(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name");
     let name = path.file_name().ok_or_else(wrong)?.to_str().ok_or_else(wrong)?;
