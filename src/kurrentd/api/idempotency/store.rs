@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -266,9 +266,16 @@ impl Inner {
         }
     }
 
+    /// Whether the open file is the one that the next start reads: somebody may have removed it.
+    fn is_ours(&self) -> bool {
+        let ours = self.file.as_ref().ok().and_then(|file| file.metadata().ok());
+        let named = self.path.metadata().ok();
+        ours.zip(named).is_some_and(|(ours, named)| (ours.ino(), ours.dev()) == (named.ino(), named.dev()))
+    }
+
     fn append(&mut self, line: &Line) -> io::Result<()> {
         let many = self.lines > self.keys.len().saturating_mul(2).saturating_add(SPARE_LINES);
-        if many || self.written > MAX_WRITTEN_OCTETS || self.file.is_err() {
+        if many || self.written > MAX_WRITTEN_OCTETS || !self.is_ours() {
             self.rewrite()?;
         }
         let mut text = serde_json::to_string(line)?;

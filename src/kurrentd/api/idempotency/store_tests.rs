@@ -125,6 +125,18 @@ fn long_answers_never_make_a_file_that_the_next_start_sets_aside() {
 }
 
 #[test]
+fn a_file_that_is_removed_meanwhile_is_written_anew_with_all_keys() {
+    let (_folder, path) = file();
+    let store = Store::open(&path);
+    assert_eq!(said(&store, "a", "r", at(0)), "fresh");
+    store.end(&slot("a"), answered("x"));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(said(&store, "b", "r", at(0)), "fresh");
+    let after = Store::open(&path);
+    assert_eq!([said(&after, "a", "r", at(0)), said(&after, "b", "r", at(0))], ["again x", "outcome_unknown"]);
+}
+
+#[test]
 fn what_does_not_read_is_set_aside_and_what_can_not_be_written_refuses() {
     let (_folder, path) = file();
     std::fs::write(&path, "nonsense\n").unwrap();
