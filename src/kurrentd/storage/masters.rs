@@ -85,7 +85,7 @@ impl Storage {
         if let Some(length) = length {
             image::check_size(length)?;
         }
-        let job = Arc::new(self.0.jobs.start(Kind::Import, format!("receiving {name}"), length.unwrap_or_default())?);
+        let job = Arc::new(self.0.jobs.start(Kind::Import, format!("receiving {name}"), None, length.unwrap_or_default())?);
         let (sender, receiver) = mpsc::channel(PIECES);
         let (local, received, receiving) = (self.0.local.clone(), name.clone(), Arc::clone(&job));
         let writer = tokio::spawn(blocking(move || receive(&local, received, length, receiver, &receiving)));

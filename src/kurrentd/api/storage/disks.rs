@@ -5,7 +5,7 @@ use crate::api::etag::{Conditions, of_generation, tagged};
 use crate::api::names::{Cursor, DiskFile, NodeName, Note, SystemName, SystemVersion, WorkerName};
 use crate::api::page::Wanted as Piece;
 use crate::api::problem::Problem;
-use crate::api::workers::{DiskView, worker_of};
+use crate::api::workers::{DiskView, KeptView, worker_of};
 use crate::api::{ACTOR, Api, data_plane};
 use crate::ledger::expect::{Expectation, etag_of};
 use crate::storage::{Adoption, Content, Created, NewDisk};
@@ -334,19 +334,29 @@ struct DeleteOptions {
     delete_file: bool,
 }
 
+/// A disk that is deleted, but not its file.
+#[derive(Serialize, ToSchema)]
+struct DiskDeleted {
+    /// The file, and why it is still there.
+    failed: Vec<KeptView>,
+}
+
 /// Delete a disk
 ///
 /// The export and the record go; the file is kept unless asked for. Without its default disk a Worker gets its newest one.
 #[utoipa::path(delete, path = "/v1/workers/{id}/disks/{tag}", tag = "disks", params(DeleteOptions),
-    responses((status = 204, description = "Deleted")))]
+    responses((status = 204, description = "Deleted"), (status = 200, description = "Deleted; its file is still there", body = DiskDeleted)))]
 async fn delete_disk(
     State(api): State<Api>,
     conditions: Conditions,
     path: Segments,
     Query(options): Query<DeleteOptions>,
-) -> Result<StatusCode, Problem> {
+) -> Result<Response, Problem> {
     let (worker, tag): (WorkerId, OsTag) = (path.read("id")?, path.read("tag")?);
     let expected = conditions.expect(|etag| Expectation::Worker(worker.clone(), etag));
-    api.shared.storage.delete_disk(&worker, &tag, options.delete_file, ACTOR, expected).await?;
-    Ok(StatusCode::NO_CONTENT)
+    let kept = api.shared.storage.delete_disk(&worker, &tag, options.delete_file, ACTOR, expected).await?;
+    if kept.is_empty() {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    Ok(Json(DiskDeleted { failed: kept.into_iter().map(Into::into).collect() }).into_response())
 }
