@@ -5,7 +5,7 @@ mod live;
 mod view;
 
 use super::body::{Body, Query, Segments};
-use super::etag::{Conditions, of_generation, tagged};
+use super::etag::{Conditions, IfMatch, IfNoneMatch, of_generation, tagged};
 use super::names::{Cursor, DiskFile, DiskTag, WorkerName};
 use super::page::Wanted;
 use super::problem::Problem;
@@ -78,7 +78,7 @@ struct WorkerList {
 }
 
 /// List Workers
-#[utoipa::path(get, path = "/v1/workers", tag = "workers", params(Filter),
+#[utoipa::path(get, path = "/v1/workers", tag = "workers", params(Filter, IfNoneMatch),
     responses((status = 200, description = "Ordered by name", body = WorkerList, headers(("ETag" = String)))))]
 async fn list_workers(State(api): State<Api>, conditions: Conditions, Query(filter): Query<Filter>) -> Result<Response, Problem> {
     let wanted = Wanted::new(filter.limit, filter.cursor.as_deref())?;
@@ -93,10 +93,11 @@ async fn list_workers(State(api): State<Api>, conditions: Conditions, Query(filt
 /// Get a Worker
 #[utoipa::path(get, path = "/v1/workers/{id}", tag = "workers",
     responses((status = 200, description = "The Worker", body = WorkerView, headers(("ETag" = String)))))]
-async fn get_worker(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<Response, Problem> {
+async fn get_worker(State(api): State<Api>, path: Segments) -> Result<Response, Problem> {
     let ledger = api.shared.ledger.snapshot();
     let worker = worker_of(&ledger, &path.read("id")?)?;
-    Ok(conditions.answer(&etag_of(worker), Json(WorkerView::new(&ledger, worker))))
+    // Who is bound to it is the device's record: never "unchanged".
+    Ok(tagged(&etag_of(worker), Json(WorkerView::new(&ledger, worker))))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -171,7 +172,7 @@ struct Deleted {
 /// Delete a Worker
 ///
 /// Its device is unbound and cut off, its credentials are gone; the files of its disks by option.
-#[utoipa::path(delete, path = "/v1/workers/{id}", tag = "workers", params(DeleteOptions),
+#[utoipa::path(delete, path = "/v1/workers/{id}", tag = "workers", params(DeleteOptions, IfMatch),
     responses((status = 200, description = "Deleted", body = Deleted)))]
 async fn delete_worker(
     State(api): State<Api>,
@@ -197,7 +198,7 @@ struct DefaultDisk {
 }
 
 /// Choose the disk that a Worker boots
-#[utoipa::path(put, path = "/v1/workers/{id}/default-disk", tag = "workers", request_body = DefaultDisk,
+#[utoipa::path(put, path = "/v1/workers/{id}/default-disk", tag = "workers", params(IfMatch), request_body = DefaultDisk,
     responses((status = 200, description = "As it is now", body = WorkerView, headers(("ETag" = String)))))]
 async fn set_default_disk(
     State(api): State<Api>,
@@ -213,7 +214,7 @@ async fn set_default_disk(
 }
 
 /// Replace a Worker's boot settings
-#[utoipa::path(put, path = "/v1/workers/{id}/boot", tag = "workers", request_body = BootForm,
+#[utoipa::path(put, path = "/v1/workers/{id}/boot", tag = "workers", params(IfMatch), request_body = BootForm,
     responses((status = 200, description = "As it is now", body = WorkerView, headers(("ETag" = String)))))]
 async fn set_boot(State(api): State<Api>, conditions: Conditions, path: Segments, Body(boot): Body<BootForm>) -> Result<Response, Problem> {
     let id: WorkerId = path.read("id")?;
