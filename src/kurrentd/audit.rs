@@ -12,7 +12,7 @@ mod file;
 mod limit;
 
 use file::Log;
-pub use file::{Break, names, verify};
+pub use file::{Break, names, open_all, verify};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::Wall;
 use limit::{Limit, Verdict};

@@ -90,7 +90,7 @@ impl Shared {
         let ledger = LedgerHandle::open(state, audit.clone());
         let credentials = CredentialStore::open(state);
         let target = TargetHandle::default();
-        let storage = Storage::open(&config.agent, ledger.clone(), target.clone())?;
+        let storage = Storage::open(&config.agent, ledger.clone(), audit.clone(), target.clone())?;
         Ok(Arc::new(Self {
             credentials,
             storage,

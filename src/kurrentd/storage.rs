@@ -19,6 +19,7 @@ pub mod node;
 mod room;
 mod scan;
 
+use crate::audit::Audit;
 use crate::ledger::expect::Expectation;
 use crate::ledger::{LedgerHandle, SubmitError};
 use crate::reconcile::TargetHandle;
@@ -26,7 +27,7 @@ pub use batch::{Batch, PlannedBatch, PlannedDisk};
 pub use catalog::{Master, MasterPartition};
 use claims::Claims;
 pub use create::{Created, NewDisk};
-pub use disks::Adoption;
+pub use disks::{Adoption, Kept};
 use jobs::Jobs;
 pub use jobs::{JobState, JobView};
 use kurrent_core::config::Agent;
@@ -117,6 +118,7 @@ struct Inner {
     local: LocalNode,
     nqn_base: Nqn,
     ledger: LedgerHandle,
+    audit: Audit,
     target: TargetHandle,
     jobs: Jobs,
     /// Systems of Workers (`worker os version`) whose disk is being made.
@@ -136,7 +138,7 @@ impl Storage {
     ///
     /// # Errors
     /// `disk_dir`: the folder can not be made, read or written.
-    pub fn open(agent: &Agent, ledger: LedgerHandle, target: TargetHandle) -> Result<Self, StorageError> {
+    pub fn open(agent: &Agent, ledger: LedgerHandle, audit: Audit, target: TargetHandle) -> Result<Self, StorageError> {
         let disk_dir = agent.disk_dir.clone();
         let unusable = |e: io::Error| StorageError::new("disk_dir", 500, format!("{}: {e}", disk_dir.display()));
         std::fs::create_dir_all(&disk_dir).map_err(unusable)?;
@@ -148,6 +150,7 @@ impl Storage {
             local: LocalNode::open(disk_dir, target.clone()),
             nqn_base: agent.nqn_base.clone(),
             ledger,
+            audit,
             target,
             jobs: Jobs::default(),
             wanted: Claims::default(),

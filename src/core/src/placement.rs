@@ -5,7 +5,7 @@
 //! space, then the first by name. A pin chooses the node, which must still be a candidate. A batch is planned in order, each
 //! placement counting for the next; one disk is a batch of one, so the preview and what is carried out are one function.
 
-use crate::id::{AgentName, FileName, OsName, OsVersion, WorkerId};
+use crate::id::{AgentName, FileName, OsName, OsTag, OsVersion, WorkerId, disk_file_name};
 use crate::ledger::{Agent, Ledger, Role};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -143,13 +143,7 @@ impl Node {
     }
 
     fn obstacles(&self, content: &Content) -> Vec<Obstacle> {
-        let mut found = Vec::new();
-        if !self.agent.roles.contains(&Role::Disk) {
-            found.push(Obstacle::NoDiskRole);
-        }
-        if self.agent.drained {
-            found.push(Obstacle::Drained);
-        }
+        let mut found = standing(&self.agent);
         if let Err(why) = &self.status.reachable {
             // What else it has is not known.
             found.push(Obstacle::Unreachable(why.clone()));
@@ -202,6 +196,7 @@ fn place<'a>(ledger: &Ledger, nodes: &mut [Node], taken: &mut Taken<'a>, wanted:
         return Err(refusal(409, "disk_exists", detail));
     }
     check_content(content)?;
+    check_system(worker, os)?;
     if let Some(name) = pin.as_ref().filter(|name| ledger.agent(name).is_none()) {
         return Err(refusal(404, "agent_not_found", format!("no storage node {name} is in the ledger; see the agent list")));
     }
@@ -221,6 +216,26 @@ fn place<'a>(ledger: &Ledger, nodes: &mut [Node], taken: &mut Taken<'a>, wanted:
     Ok(Placement { agent, size_bytes })
 }
 
+/// Whether a node that was chosen still takes new disks: between a plan and its last copy somebody may have drained it (K32).
+///
+/// # Errors
+/// `agent_not_found`, `no_storage_node`.
+pub fn still_takes(ledger: &Ledger, name: &AgentName) -> Result<(), Refusal> {
+    let gone = || refusal(404, "agent_not_found", format!("the storage node {name} is not in the ledger any more; see the agent list"));
+    let agent = ledger.agent(name).ok_or_else(gone)?;
+    let found = standing(&agent);
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(nowhere(&[(name, found)], &Content::Empty(BLOCK_BYTES)))
+}
+
+/// What people decided about a node that keeps new disks away.
+fn standing(agent: &Agent) -> Vec<Obstacle> {
+    let no_role = (!agent.roles.contains(&Role::Disk)).then_some(Obstacle::NoDiskRole);
+    no_role.into_iter().chain(agent.drained.then_some(Obstacle::Drained)).collect()
+}
+
 fn check_content(content: &Content) -> Result<(), Refusal> {
     match content {
         Content::Empty(size) if *size == 0 || !size.is_multiple_of(BLOCK_BYTES) => {
@@ -231,6 +246,15 @@ fn check_content(content: &Content) -> Result<(), Refusal> {
         }
         Content::Empty(_) | Content::Master(_) => Ok(()),
     }
+}
+
+/// The system's name is a part of the file's: with a master's mark in it the ledger would refuse the disk when all is copied.
+fn check_system(worker: &WorkerId, os: &OsName) -> Result<(), Refusal> {
+    if disk_file_name(worker, os, &OsTag::from_random([0; 6])).is_master() {
+        let detail = format!("{os} contains _tpl_, which marks the files of masters; name the system otherwise");
+        return Err(refusal(422, "file_is_master", detail));
+    }
+    Ok(())
 }
 
 fn nowhere(found: &[(&AgentName, Vec<Obstacle>)], content: &Content) -> Refusal {

@@ -163,6 +163,7 @@ fn what_is_asked_for_wrongly_is_refused_whatever_the_nodes_are() {
         (wanted("w1", "", Content::Empty(0), None), "422 size"),
         (wanted("w1", "", Content::Empty(4095), None), "422 size"),
         (wanted("w1", "", Content::Master(name("w2.debian.img")), None), "422 not_a_master"),
+        (Wanted { os: name("a_tpl_b"), ..clone_of("w1") }, "422 file_is_master"),
         (wanted("w1", "", Content::Master(name("other_tpl_1.img")), None), "404 master_not_found"),
         (wanted("w1", "", Content::Empty(11 * GIB), None), "507 disk_full"),
     ] {

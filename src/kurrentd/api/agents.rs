@@ -1,7 +1,7 @@
 //! Storage nodes: this appliance, and others that are recorded.
 
 use super::body::{Body, Query, Segments};
-use super::etag::{Conditions, tagged};
+use super::etag::{Conditions, IfMatch, tagged};
 use super::names::{Cursor, NodeName, Note, Time};
 use super::page::Wanted;
 use super::problem::Problem;
@@ -241,7 +241,7 @@ async fn edit(api: &Api, conditions: &Conditions, name: AgentName, body: EditAge
 /// Edit a storage node
 ///
 /// What is left out stays as it is.
-#[utoipa::path(patch, path = "/v1/agents/{name}", tag = "agents", request_body = EditAgent,
+#[utoipa::path(patch, path = "/v1/agents/{name}", tag = "agents", params(IfMatch), request_body = EditAgent,
     responses((status = 200, description = "As it is now", body = AgentView, headers(("ETag" = String)))))]
 async fn edit_agent(
     State(api): State<Api>,
@@ -260,21 +260,21 @@ async fn drain(api: &Api, conditions: &Conditions, path: &Segments, drained: boo
 /// Drain a storage node
 ///
 /// It gets no new disks; those it has stay in service.
-#[utoipa::path(post, path = "/v1/agents/{name}/drain", tag = "agents",
+#[utoipa::path(post, path = "/v1/agents/{name}/drain", tag = "agents", params(IfMatch),
     responses((status = 200, description = "As it is now", body = AgentView, headers(("ETag" = String)))))]
 async fn drain_agent(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<Response, Problem> {
     drain(&api, &conditions, &path, true).await
 }
 
 /// Give a storage node new disks again
-#[utoipa::path(post, path = "/v1/agents/{name}/undrain", tag = "agents",
+#[utoipa::path(post, path = "/v1/agents/{name}/undrain", tag = "agents", params(IfMatch),
     responses((status = 200, description = "As it is now", body = AgentView, headers(("ETag" = String)))))]
 async fn undrain_agent(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<Response, Problem> {
     drain(&api, &conditions, &path, false).await
 }
 
 /// Ask a storage node how it is
-#[utoipa::path(post, path = "/v1/agents/{name}/probe", tag = "agents",
+#[utoipa::path(post, path = "/v1/agents/{name}/probe", tag = "agents", params(IfMatch),
     responses((status = 200, description = "What it says now", body = AgentView, headers(("ETag" = String)))))]
 async fn probe_agent(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<Response, Problem> {
     let name: AgentName = path.read("name")?;
@@ -288,7 +288,7 @@ async fn probe_agent(State(api): State<Api>, conditions: Conditions, path: Segme
 /// Remove a storage node
 ///
 /// Refused while it holds disks, and for this appliance.
-#[utoipa::path(delete, path = "/v1/agents/{name}", tag = "agents", responses((status = 204, description = "Forgotten")))]
+#[utoipa::path(delete, path = "/v1/agents/{name}", tag = "agents", params(IfMatch), responses((status = 204, description = "Forgotten")))]
 async fn remove_agent(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<StatusCode, Problem> {
     let name: AgentName = path.read("name")?;
     let expected = conditions.expect(|tag| Expectation::Agent(name.clone(), tag));

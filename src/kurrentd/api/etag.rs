@@ -1,15 +1,20 @@
 //! `ETag`, `If-Match` and `If-None-Match` (RFC 9110 section 13).
 //!
 //! A single record's tag is a digest of what the ledger keeps of it (`kurrentd::ledger::expect`): what is derived (an address, how
-//! far a boot is) or merely reported does not change it. A list's tag is the ledger's generation.
+//! far a boot is) or merely reported does not change it. A list's tag is the ledger's generation. 304 is answered only where the tag
+//! covers all of the body: nowhere that an address, a clock, a file or another record has a part in it.
 
 use super::problem::Problem;
 use crate::ledger::expect::Expectation;
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, MatchedPath, Request};
 use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use utoipa::IntoParams;
+use utoipa::openapi::Required;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
 
 /// Longest value of one of the headers.
 const MAX_OCTETS: usize = 1024;
@@ -32,6 +37,56 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
 /// Whether the headers can be read, whoever looks at them.
 pub(super) fn check(headers: &HeaderMap) -> Result<(), Problem> {
     tags(headers, &IF_MATCH).and_then(|_| tags(headers, &IF_NONE_MATCH)).map(drop)
+}
+
+/// For the description of a handler that heeds `If-Match`; elsewhere it is refused.
+pub(super) struct IfMatch;
+/// For the description of a handler that heeds `If-None-Match`.
+pub(super) struct IfNoneMatch;
+
+impl IntoParams for IfMatch {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![described(IF_MATCH_NAME, "Only when the record still has one of these tags.")]
+    }
+}
+
+impl IntoParams for IfNoneMatch {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![described(IF_NONE_MATCH_NAME, "304 when the version is one of these.")]
+    }
+}
+
+pub(super) const IF_MATCH_NAME: &str = "If-Match";
+pub(super) const IF_NONE_MATCH_NAME: &str = "If-None-Match";
+
+fn described(name: &str, what: &str) -> Parameter {
+    let tags = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some(r##"^(\*|"[!#-~]*"(, "[!#-~]*")*)$"##))
+        .max_length(Some(MAX_OCTETS))
+        .build();
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(what))
+        .schema(Some(tags))
+        .build()
+}
+
+/// Conditions that nobody would look at are refused: whoever sends one relies on it.
+pub(super) fn heeded(request: &Request) -> Result<(), Problem> {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(());
+    }
+    let Some(path) = request.extensions().get::<MatchedPath>() else { return Ok(()) };
+    let given = |name| request.headers().contains_key(name);
+    if given(&IF_NONE_MATCH) || (given(&IF_MATCH) && !super::openapi::heeds_if_match(request.method(), path.as_str())) {
+        let what = "this call does not look at conditions; leave the header out, or read first and decide by what is so now";
+        let name = if given(&IF_NONE_MATCH) { IF_NONE_MATCH } else { IF_MATCH };
+        return Err(Problem::new(400, "condition_not_supported", what).at(name.as_str()));
+    }
+    Ok(())
 }
 
 fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, Problem> {

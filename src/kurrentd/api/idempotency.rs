@@ -26,7 +26,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const MAX_KEY_OCTETS: usize = 255;
 /// Headers that are part of an answer.
 const KEPT_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, ETAG];
-/// Their bodies hold a passphrase: no digest of one is kept, so a repetition is recognised by the path alone.
+/// Their bodies hold a passphrase: no digest of one is kept, so a repetition is recognised by all the rest.
 const SECRET_BODIES: [&str; 2] = ["/v1/backup", "/v1/restore"];
 
 /// On an answer that holds a secret: it is not kept, and a repetition is told so.
@@ -88,13 +88,26 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 fn digest(parts: &axum::http::request::Parts, body: &[u8]) -> String {
     let target = parts.uri.path_and_query().map_or("", |p| p.as_str());
     let kind = body::media_type(&parts.headers).unwrap_or_default();
-    let body = if SECRET_BODIES.contains(&parts.uri.path()) { &[] } else { body };
+    let shown;
+    let body = if SECRET_BODIES.contains(&parts.uri.path()) {
+        shown = without_passphrase(body);
+        shown.as_bytes()
+    } else {
+        body
+    };
     let mut sha = Sha256::new();
     for part in [target.as_bytes(), kind.as_bytes(), body] {
         sha.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
         sha.update(part);
     }
     hex::encode(sha.finalize())
+}
+
+/// The fields of a body but its passphrase, which is not copied; of what is no object nothing, as it will be refused.
+fn without_passphrase(body: &[u8]) -> String {
+    let mut fields: BTreeMap<String, &serde_json::value::RawValue> = serde_json::from_slice(body).unwrap_or_default();
+    fields.remove("passphrase");
+    serde_json::to_string(&fields).unwrap_or_default()
 }
 
 /// What is kept of an answer, and the answer itself.
@@ -139,4 +152,20 @@ fn replay(answer: Answer) -> Response {
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     tokio::task::spawn_blocking(work).await.map_err(|_| super::problem::of_panic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_with_a_passphrase_is_told_apart_by_all_but_the_passphrase() {
+        let of = |path: &str, body: &str| digest(&Request::builder().uri(path).body(()).unwrap().into_parts().0, body.as_bytes());
+        let restore = |body: &str| of("/v1/restore", body);
+        let dry = restore(r#"{"passphrase": "one", "dry_run": true}"#);
+        assert_ne!(dry, restore(r#"{"passphrase": "one", "dry_run": false}"#), "a restore is not its preview");
+        assert_eq!(dry, restore(r#"{"dry_run":true,"pass\u0070hrase":"two"}"#), "nothing of the passphrase is in it");
+        assert_eq!(restore("x"), restore("[]"));
+        assert_ne!(of("/v1/devices", r#"{"passphrase": "one"}"#), of("/v1/devices", r#"{"passphrase": "two"}"#));
+    }
 }

@@ -136,6 +136,7 @@ async fn guard(State(api): State<Api>, request: Request, next: Next) -> Result<R
         return Err(Problem::new(503, "ledger_unreadable", api.shared.ledger.fault().unwrap_or_default()));
     }
     etag::check(request.headers())?;
+    etag::heeded(&request)?;
     Ok(next.run(request).await)
 }
 

@@ -3,11 +3,14 @@
 //! Handlers are annotated with what is theirs: the successful answer, the body, the query. What is the same for all of them
 //! (errors, path segments, conditional requests, `Idempotency-Key`, the token) is added here by rule.
 
+use super::etag::{IF_MATCH_NAME, IF_NONE_MATCH_NAME};
 use super::names::{Address, DiskFile, DiskTag, MacAddress, Name, NodeName, WorkerName};
 use super::problem::{self, Problem};
+use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use utoipa::openapi::OpenApi;
 use utoipa::{PartialSchema, ToSchema};
@@ -35,6 +38,22 @@ const ERRORS: &[(&str, u16, &str)] = &[
 ];
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| document(super::routes().into_openapi()).to_string());
+
+/// Methods and paths of the operations that say they heed `If-Match`.
+static CONDITIONAL: LazyLock<BTreeSet<(String, String)>> = LazyLock::new(|| {
+    let document = document(super::routes().into_openapi());
+    let heeds = |operation: &Value| operation["parameters"].as_array().is_some_and(|p| p.iter().any(|p| p["name"] == IF_MATCH_NAME));
+    let of = |(path, item): (&String, &Value)| {
+        let methods = item.as_object().into_iter().flatten().filter(|(_, operation)| heeds(operation));
+        methods.map(|(method, _)| (method.to_uppercase(), path.clone())).collect::<Vec<_>>()
+    };
+    document["paths"].as_object().into_iter().flatten().flat_map(of).collect()
+});
+
+/// Whether a call looks at `If-Match`. `path` is as the router has it.
+pub(super) fn heeds_if_match(method: &Method, path: &str) -> bool {
+    CONDITIONAL.contains(&(method.to_string(), path.to_owned()))
+}
 
 pub(super) fn routes() -> OpenApiRouter<super::Api> {
     OpenApiRouter::new().routes(routes!(get_openapi))
@@ -103,13 +122,9 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         let schema = json!({ "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$" });
         parameters.push(header("Idempotency-Key", what, schema));
     }
-    let tags = json!({ "type": "string", "pattern": "^(\\*|\"[!#-~]*\"(, \"[!#-~]*\")*)$", "maxLength": 1024 });
-    if changes && !segments.is_empty() {
-        parameters.push(header("If-Match", "Only when the record, or the ledger, still has one of these tags.", tags.clone()));
-    }
-    let tagged = operation["responses"].as_object().is_some_and(|r| r.values().any(|r| r["headers"].get("ETag").is_some()));
-    if !changes && tagged {
-        parameters.push(header("If-None-Match", "304 when the version is one of these.", tags));
+    let heeds = |name: &str| parameters.iter().any(|p| p["in"] == "header" && p["name"] == name);
+    let conditional = heeds(IF_MATCH_NAME);
+    if heeds(IF_NONE_MATCH_NAME) {
         operation["responses"]["304"] = json!({ "description": "The client has this version." });
     }
     if !parameters.is_empty() {
@@ -119,7 +134,8 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         400 | 401 | 500 | 503 => true,
         404 => !segments.is_empty() || method == "post",
         408 | 413 | 415 | 422 => has_body || method == "post",
-        409 | 412 | 507 => changes,
+        409 | 507 => changes,
+        412 => conditional,
         _ => false,
     };
     let Some(responses) = operation["responses"].as_object_mut() else { return };

@@ -9,11 +9,19 @@ use crate::listen::limits::{self, Counted, Limits, Places};
 use crate::secrets::Token;
 use crate::shared::SharedRef;
 use anyhow::Context;
+use axum::body::Body;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::Response;
+use http_body_util::BodyExt;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use kurrent_core::config::BootNetwork;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -108,7 +116,12 @@ pub async fn serve_on(
             continue;
         }
         let (stream, octets) = Counted::new(stream);
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service.clone()));
+        let served = (service.clone(), Arc::clone(&octets));
+        let service = service_fn(move |request| {
+            let (answer, octets) = (served.0.call(request), Arc::clone(&served.1));
+            async move { answer.await.map(|response| with_events_moving(response, octets)) }
+        });
+        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
             // What clients do to their connection is their business.
             match limits::while_it_moves(connection, &octets, LEAST_OCTETS, limits.lifetime).await {
@@ -122,6 +135,21 @@ pub async fn serve_on(
     // Whoever does not finish in time is cut off.
     let _ = tokio::time::timeout(GRACE, graceful.shutdown()).await;
     Ok(())
+}
+
+/// Each event of a stream, also one that only keeps it alive, counts as movement: it is quiet by nature. A peer that takes none
+/// is cut off by [`Limits::stall`].
+fn with_events_moving(response: Response, octets: Arc<AtomicU64>) -> Response {
+    let is_events = |kind: &HeaderValue| kind.as_bytes().starts_with(b"text/event-stream");
+    if !response.headers().get(CONTENT_TYPE).is_some_and(is_events) {
+        return response;
+    }
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            octets.fetch_add(LEAST_OCTETS, Ordering::Relaxed);
+            frame
+        }))
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Settings that change at run time: the registration window, enforcement, what Workers boot with.
 
 use super::body::{Body, given};
-use super::etag::{Conditions, tagged};
+use super::etag::{Conditions, IfMatch, tagged};
 use super::names::Time;
 use super::problem::Problem;
 use super::workers::BootForm;
@@ -47,9 +47,10 @@ impl Settings {
 /// Get the settings
 #[utoipa::path(get, path = "/v1/settings", tag = "settings",
     responses((status = 200, description = "As they are now", body = Settings, headers(("ETag" = String)))))]
-async fn get_settings(State(api): State<Api>, conditions: Conditions) -> Response {
+async fn get_settings(State(api): State<Api>) -> Response {
     let ledger = api.shared.ledger.snapshot();
-    conditions.answer(&etag_of(&ledger.settings), Json(Settings::of(&api, &ledger)))
+    // The clock closes the window, and the configuration has a say in enforcement: never "unchanged".
+    tagged(&etag_of(&ledger.settings), Json(Settings::of(&api, &ledger)))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -66,7 +67,7 @@ struct EditSettings {
 /// Edit the settings
 ///
 /// What is left out stays as it is.
-#[utoipa::path(patch, path = "/v1/settings", tag = "settings", request_body = EditSettings,
+#[utoipa::path(patch, path = "/v1/settings", tag = "settings", params(IfMatch), request_body = EditSettings,
     responses((status = 200, description = "As they are now", body = Settings, headers(("ETag" = String)))))]
 async fn edit_settings(State(api): State<Api>, conditions: Conditions, Body(body): Body<EditSettings>) -> Result<Response, Problem> {
     let mut changes = Vec::new();

@@ -336,7 +336,7 @@ async fn an_empty_disk_is_made_recorded_and_deleted_with_its_file() {
     let worker = api.expect(("GET", "/v1/workers/w1", Value::Null), 200, "").await;
     assert_eq!((worker["default_disk"].as_str(), worker["state"].as_str()), (Some(tag), Some("ready")));
     api.expect(("POST", "/v1/workers/w1/disks", json!({"os": "data", "size_bytes": 1_048_576})), 409, "disk_exists").await;
-    assert_eq!(api.ask("DELETE", &format!("/v1/workers/w1/disks/{tag}?delete_file=true"), "").await.0, 200);
+    assert_eq!(api.ask("DELETE", &format!("/v1/workers/w1/disks/{tag}?delete_file=true"), "").await.0, 204);
     assert!(!path.exists());
     let worker = api.expect(("GET", "/v1/workers/w1", Value::Null), 200, "").await;
     assert_eq!(worker.get("default_disk"), None);

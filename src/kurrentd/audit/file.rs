@@ -183,6 +183,30 @@ pub fn names() -> Vec<String> {
     (0..=KEPT).rev().map(|n| name_of(Path::new(NAME), n).display().to_string()).collect()
 }
 
+/// The audit's files of a state folder, opened all before any is read, the oldest first. The newest is opened first: when the
+/// files rotate meanwhile, one comes twice, which is told by its inode, and none is missed.
+fn opened(folder: &Path) -> Result<Vec<(u32, File)>, (u32, io::Error)> {
+    let path = folder.join(NAME);
+    let mut files: Vec<(u32, u64, File)> = Vec::new();
+    for n in 0..=KEPT {
+        let Some(file) = open_if_there(&path, n).map_err(|e| (n, e))? else { continue };
+        let inode = file.metadata().map_err(|e| (n, e))?.ino();
+        if !files.iter().any(|(_, known, _)| *known == inode) {
+            files.push((n, inode, file));
+        }
+    }
+    Ok(files.into_iter().rev().map(|(n, _, file)| (n, file)).collect())
+}
+
+/// All files that there are, the oldest first, each with its name: for a copy.
+///
+/// # Errors
+/// One can not be opened; with its path.
+pub fn open_all(folder: &Path) -> Result<Vec<(String, File)>, (PathBuf, io::Error)> {
+    let files = opened(folder).map_err(|(n, e)| (name_of(&folder.join(NAME), n), e))?;
+    Ok(files.into_iter().map(|(n, file)| (name_of(Path::new(NAME), n).display().to_string(), file)).collect())
+}
+
 /// Where the chain is broken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {what}", file = .file.display())]
@@ -203,18 +227,9 @@ pub fn verify(folder: &Path) -> Result<u64, Break> {
     let path = folder.join(NAME);
     let broken = |n: u32, line: u64, what: String| Break { file: name_of(&path, n), line, what };
     let unreadable = |n: u32, e: io::Error| broken(n, 0, format!("the audit can not be read: {e}; check the disk and its permissions"));
-    // The newest first: when the files rotate meanwhile, one comes twice, and none is missed.
-    let mut files: Vec<(u32, u64, File)> = Vec::new();
-    for n in 0..=KEPT {
-        let Some(file) = open_if_there(&path, n).map_err(|e| unreadable(n, e))? else { continue };
-        let inode = file.metadata().map_err(|e| unreadable(n, e))?.ino();
-        if !files.iter().any(|(_, known, _)| *known == inode) {
-            files.push((n, inode, file));
-        }
-    }
     let mut last: Option<(u64, String)> = None;
     let mut entries = 0;
-    for (n, _, file) in files.into_iter().rev() {
+    for (n, file) in opened(folder).map_err(|(n, e)| unreadable(n, e))? {
         let mut lines = BufReader::new(file);
         let (mut line, mut number) = (Vec::new(), 0);
         loop {

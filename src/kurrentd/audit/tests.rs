@@ -262,3 +262,25 @@ fn a_broken_chain_is_told_with_file_and_line() {
     std::fs::write(&path, format!("{new}{{\"seq\":")).unwrap();
     assert_eq!(verify(folder.path()), Ok(whole));
 }
+
+#[test]
+fn files_that_were_opened_for_a_copy_are_whole_and_in_order_also_when_they_rotate_meanwhile() {
+    use std::io::Read;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for (name, text) in [("operations.jsonl.2", "a"), ("operations.jsonl.1", "b"), ("operations.jsonl", "c")] {
+        std::fs::write(at(name), text).unwrap();
+    }
+    // In the middle of a rotation one stands under two names.
+    std::fs::hard_link(at("operations.jsonl.2"), at("operations.jsonl.3")).unwrap();
+    let opened = open_all(folder.path()).unwrap();
+    std::fs::rename(at("operations.jsonl.1"), at("operations.jsonl.2")).unwrap();
+    std::fs::rename(at("operations.jsonl"), at("operations.jsonl.1")).unwrap();
+    let read = opened.into_iter().map(|(name, mut file)| {
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        (name, text)
+    });
+    let wanted = [("operations.jsonl.2", "a"), ("operations.jsonl.1", "b"), ("operations.jsonl", "c")];
+    assert_eq!(read.collect::<Vec<_>>(), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())));
+}

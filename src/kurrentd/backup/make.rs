@@ -6,7 +6,8 @@ use super::{BackupError, CONFIG, FORMAT, LEASES, MANIFEST, Manifest, Member, SEA
 use kurrent_core::ledger::Ledger;
 use kurrent_core::time::Wall;
 use kurrent_sys::store;
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use tar::Builder;
 use zeroize::Zeroizing;
@@ -49,14 +50,13 @@ pub(super) fn write_texts(
     for (name, text) in texts {
         members.push(append(&mut tar, name, text.as_bytes()).map_err(&failed)?);
     }
-    let plain = |name: &str, from: PathBuf| read(name, &from);
-    let files = [(LEASES.to_owned(), source.state_dir.join(LEASES))]
-        .into_iter()
-        .chain(crate::audit::names().into_iter().map(|n| (n.clone(), source.state_dir.join(n))));
-    for (name, from) in files {
-        if let Some(octets) = plain(&name, from)? {
-            members.push(append(&mut tar, &name, &octets).map_err(&failed)?);
-        }
+    if let Some(octets) = read(LEASES, &source.state_dir.join(LEASES))? {
+        members.push(append(&mut tar, LEASES, &octets).map_err(&failed)?);
+    }
+    // All are open before the first is read: the audit goes on, and may rotate.
+    for (name, file) in crate::audit::open_all(source.state_dir).map_err(|(path, cause)| BackupError::Io { path, cause })? {
+        let octets = whole_lines(file, archive::most_octets(&name).unwrap_or(0)).map_err(BackupError::io(&source.state_dir.join(&name)))?;
+        members.push(append(&mut tar, &name, &octets).map_err(&failed)?);
     }
     // The configuration may lie on a partition that is gone: the backup is whole without it.
     if let Some(octets) = source.config.clone().and_then(|from| read(CONFIG, &from).ok().flatten()) {
@@ -84,6 +84,17 @@ fn encode(manifest: &Manifest) -> Result<Vec<u8>, BackupError> {
 
 fn read(name: &str, from: &Path) -> Result<Option<Vec<u8>>, BackupError> {
     store::read(from, archive::most_octets(name).unwrap_or(0)).map_err(BackupError::io(from))
+}
+
+/// A file that somebody may be appending to, without the line that is being written.
+fn whole_lines(file: File, most: u64) -> std::io::Result<Vec<u8>> {
+    let mut octets = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut octets)?;
+    if u64::try_from(octets.len()).unwrap_or(u64::MAX) > most {
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, format!("larger than {most} octets")));
+    }
+    octets.truncate(octets.iter().rposition(|o| *o == b'\n').map_or(0, |end| end.saturating_add(1)));
+    Ok(octets)
 }
 
 /// The tar inside the seal: the manifest of what is outside, and every file of the secrets' folder.

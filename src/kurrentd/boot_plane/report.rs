@@ -3,6 +3,7 @@
 use super::verify::DeviceKey;
 use kurrent_core::http::Form;
 use kurrent_core::id::MacAddr;
+use kurrent_core::ledger::rules::clipped;
 use kurrent_core::ledger::{Change, Device, Fingerprint};
 use kurrent_core::time::Now;
 use std::time::Duration;
@@ -22,7 +23,8 @@ impl Report {
     /// The report of a form. A key that is not usable counts as none.
     pub fn read(mac: MacAddr, form: &Form) -> Self {
         let public_key = DeviceKey::of_report(form.get("public_key")).map(|key| key.text());
-        Self { mac, uuid: uuid_text(form.get("uuid")), public_key, fingerprint: fingerprint(form) }
+        // As the ledger keeps it: one that it has to shorten would be news at every report.
+        Self { mac, uuid: uuid_text(form.get("uuid")), public_key, fingerprint: clipped(fingerprint(form)) }
     }
 
     /// Whether it holds a usable key.
@@ -65,5 +67,26 @@ fn fingerprint(form: &Form) -> Fingerprint {
         memory_speed: text("memory_speed"),
         nic_chip: text("nic_chip"),
         nic_busid: text("nic_busid"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kurrent_core::ledger::Ledger;
+    use kurrent_core::ledger::apply::apply;
+    use kurrent_core::time::{Mono, Wall};
+
+    #[test]
+    fn a_fingerprint_that_the_ledger_shortens_is_news_only_once() {
+        let mac: MacAddr = "52:54:00:00:00:01".parse().unwrap();
+        let now = Now { mono: Mono::default(), wall: Wall::UNIX_EPOCH };
+        let register = Change::Register { mac, public_key: None, keyless_allowed: false, note: String::new(), labels: Default::default() };
+        let ledger = apply(&Ledger::default(), register, now).unwrap().0;
+        let form = Form::parse(format!("serial=%20{}%20&product={}", "x".repeat(500), "y ".repeat(64)).as_bytes()).unwrap();
+        let report = Report::read(mac, &form);
+        assert!(report.is_news(ledger.device(mac), now));
+        let ledger = apply(&ledger, report.into_change(), now).unwrap().0;
+        assert!(!Report::read(mac, &form).is_news(ledger.device(mac), now));
     }
 }

@@ -1,8 +1,9 @@
 //! Several disks at once: shown as a plan, carried out as exactly that plan or refused (K36).
 
-use super::create::{kind, words};
+use super::create::{Owner, kind, words};
 use super::{NewDisk, Storage, StorageError};
 use kurrent_core::id::{AgentName, FileName, OsName, OsVersion, WorkerId};
+use kurrent_core::ledger::Ledger;
 use kurrent_core::placement::{Content, Placement, Refusal, Wanted, plan};
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -114,13 +115,14 @@ impl Storage {
         let nodes = self.probe_all(&ledger).await;
         let planned = plan(&ledger, &nodes, &wanted);
         if let Some(shown) = generation {
-            self.is_as_shown(shown, ledger.generation, &wanted, &planned)?;
+            // Not the generation of the snapshot: to ask the nodes takes time.
+            self.is_as_shown(shown, self.0.ledger.snapshot().generation, &wanted, &planned)?;
         }
         let entries: Vec<PlannedDisk> = wanted.iter().zip(&planned).map(|(w, p)| show(w, p)).collect();
         let mut answer = PlannedBatch { plan: entries, generation: ledger.generation, jobs: None };
         let placements: Result<Vec<Placement>, Refusal> = planned.iter().cloned().collect();
         match placements {
-            Ok(placements) if !dry_run => answer.jobs = Some(self.begin_batch(wanted, placements, actor)?),
+            Ok(placements) if !dry_run => answer.jobs = Some(self.begin_batch(&ledger, wanted, placements, actor)?),
             Ok(_) | Err(_) => {
                 let mut previews = self.0.previews.lock().unwrap_or_else(PoisonError::into_inner);
                 previews.remember(ledger.generation, &wanted, &planned);
@@ -142,16 +144,23 @@ impl Storage {
         }
     }
 
-    fn begin_batch(&self, wanted: Vec<Wanted>, placements: Vec<Placement>, actor: &str) -> Result<Vec<String>, StorageError> {
+    fn begin_batch(
+        &self,
+        ledger: &Ledger,
+        wanted: Vec<Wanted>,
+        placements: Vec<Placement>,
+        actor: &str,
+    ) -> Result<Vec<String>, StorageError> {
         let mut begun = Vec::with_capacity(wanted.len());
         for (wanted, placed) in wanted.into_iter().zip(placements) {
-            let job = self.0.jobs.start(kind(&wanted.content), words(&wanted), placed.size_bytes)?;
-            begun.push((wanted, placed, job));
+            let owner = Owner::of(ledger, &wanted.worker)?;
+            let job = self.0.jobs.start(kind(&wanted.content), words(&wanted), Some(&wanted.worker), placed.size_bytes)?;
+            begun.push((wanted, owner, placed, job));
         }
-        let ids = begun.iter().map(|(_, _, job)| job.id().to_owned()).collect();
-        for (wanted, placed, job) in begun {
+        let ids = begun.iter().map(|(_, _, _, job)| job.id().to_owned()).collect();
+        for (wanted, owner, placed, job) in begun {
             let request = NewDisk { wanted, remark: String::new(), expected: Vec::new() };
-            tokio::spawn(self.clone().create_planned(request, placed, job, actor.to_owned()));
+            tokio::spawn(self.clone().create_planned(request, owner, placed, job, actor.to_owned()));
         }
         Ok(ids)
     }

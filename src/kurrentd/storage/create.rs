@@ -3,12 +3,12 @@
 use super::claims::Claim;
 use super::jobs::{CANCELLED, Kind, Made, Running};
 use super::node::{Draft, Hold, StorageNode};
-use super::{Storage, StorageError, blocking};
+use super::{Storage, StorageError, blocking, not_found};
 use crate::ledger::SubmitError;
 use crate::ledger::expect::Expectation;
 use kurrent_core::id::{AgentName, OsName, OsTag, OsVersion, WorkerId, disk_file_name, disk_nqn};
-use kurrent_core::ledger::{Change, Disk, DiskSource};
-use kurrent_core::placement::{Content, Placement, Wanted, plan};
+use kurrent_core::ledger::{Change, Disk, DiskSource, Ledger};
+use kurrent_core::placement::{Content, Placement, Wanted, plan, still_takes};
 use kurrent_sys::{clock, entropy};
 use serde::Serialize;
 use std::sync::Arc;
@@ -46,10 +46,25 @@ pub enum Created {
     Job(String),
 }
 
+/// Whom a disk is made for: that very Worker, never another one that got its name meanwhile (K41).
+#[derive(Clone, Debug)]
+pub(super) struct Owner {
+    id: WorkerId,
+    since: Expectation,
+}
+
+impl Owner {
+    pub(super) fn of(ledger: &Ledger, id: &WorkerId) -> Result<Self, StorageError> {
+        let none = || not_found("worker_not_found", format!("no Worker {id} is in the ledger; create it first"));
+        let worker = ledger.workers.get(id).ok_or_else(none)?;
+        Ok(Self { id: id.clone(), since: Expectation::WorkerSince(id.clone(), worker.created_at) })
+    }
+}
+
 /// A disk whose file is being made.
 pub(super) struct Making {
     disk: Disk,
-    worker: WorkerId,
+    owner: Owner,
     node: Arc<dyn StorageNode>,
     draft: Box<dyn Draft>,
     expected: Vec<Expectation>,
@@ -74,44 +89,48 @@ impl Storage {
         self.holds(&request.expected)?;
         let ledger = self.0.ledger.snapshot();
         let nodes = self.probe_all(&ledger).await;
+        let owner = Owner::of(&ledger, &request.wanted.worker)?;
         let placed = plan(&ledger, &nodes, std::slice::from_ref(&request.wanted)).pop();
         let placed = placed.ok_or_else(|| StorageError::new("internal", 500, "nothing was planned".into()))??;
-        let making = self.begin(request.clone(), placed).await?;
+        let what = words(&request.wanted);
+        let making = self.begin(request, &owner, placed).await?;
         if !making.draft.must_copy() {
-            let worker = making.worker.clone();
             let disk = self.record(making, &actor).await?;
-            self.tell_worker(&worker, None).await;
+            self.tell_worker(&owner, None).await;
             return Ok(Created::Disk(disk));
         }
-        let job = Arc::new(self.0.jobs.start(Kind::Clone, words(&request.wanted), making.draft.size_bytes())?);
+        let job = Arc::new(self.0.jobs.start(Kind::Clone, what, Some(&owner.id), making.draft.size_bytes())?);
         let id = job.id().to_owned();
         tokio::spawn(async move {
-            let worker = making.worker.clone();
             let made = async {
                 let _turn = job.turn(&self.0.copies).await?;
                 self.carry_out(making, &job, &actor).await
             };
             let made = made.await;
-            self.end(&job, &worker, made).await;
+            self.end(&job, &owner, made).await;
         });
         Ok(Created::Job(id))
     }
 
     /// Makes one disk of a batch where the plan says, as a job.
-    pub(super) async fn create_planned(self, request: NewDisk, placed: Placement, job: Running, actor: String) {
-        let (worker, job) = (request.wanted.worker.clone(), Arc::new(job));
+    pub(super) async fn create_planned(self, request: NewDisk, owner: Owner, placed: Placement, job: Running, actor: String) {
+        let job = Arc::new(job);
         let made = async {
             let _turn = job.turn(&self.0.copies).await?;
-            let making = self.begin(request, placed).await?;
+            let making = self.begin(request, &owner, placed).await?;
             self.carry_out(making, &job, &actor).await
         };
         let made = made.await;
-        self.end(&job, &worker, made).await;
+        self.end(&job, &owner, made).await;
     }
 
-    /// The unfinished file on its node.
-    pub(super) async fn begin(&self, request: NewDisk, placed: Placement) -> Result<Making, StorageError> {
-        let NewDisk { wanted, remark, expected } = request;
+    /// The unfinished file on its node. What the plan rests on is looked at again: the last disk of a batch begins long after it
+    /// was planned.
+    async fn begin(&self, request: NewDisk, owner: &Owner, placed: Placement) -> Result<Making, StorageError> {
+        let NewDisk { wanted, remark, mut expected } = request;
+        expected.push(owner.since.clone());
+        self.holds(&expected)?;
+        still_takes(&self.0.ledger.snapshot(), &placed.agent)?;
         let claim = self.0.wanted.write(format!("the disk for {} {} of {}", wanted.os, wanted.os_version, wanted.worker))?;
         let node = self.node(&placed.agent);
         let mut disk = self.new_disk(&wanted, placed, remark);
@@ -121,11 +140,11 @@ impl Storage {
         if let DiskSource::Master { digest, .. } = &mut disk.source {
             *digest = draft.digest();
         }
-        Ok(Making { disk, worker: wanted.worker, node, draft, expected, _wanted: claim })
+        Ok(Making { disk, owner: owner.clone(), node, draft, expected, _wanted: claim })
     }
 
     async fn carry_out(&self, mut making: Making, job: &Arc<Running>, actor: &str) -> Result<Made, StorageError> {
-        let (worker, copying) = (making.worker.clone(), Arc::clone(job));
+        let (worker, copying) = (making.owner.id.clone(), Arc::clone(job));
         let making = blocking(move || making.draft.copy(&copying).map(|()| making)).await?;
         job.commit()?;
         let disk = self.record(making, actor).await?;
@@ -133,26 +152,28 @@ impl Storage {
     }
 
     /// Tells the job's end to whoever watches it, and a failure to whoever looks at the Worker.
-    async fn end(&self, job: &Running, worker: &WorkerId, made: Result<Made, StorageError>) {
+    async fn end(&self, job: &Running, owner: &Owner, made: Result<Made, StorageError>) {
         match &made {
-            Ok(_) => self.tell_worker(worker, None).await,
+            Ok(_) => self.tell_worker(owner, None).await,
             Err(error) if error.code == CANCELLED => tracing::info!(job = job.id(), "storage: a job was cancelled"),
             Err(error) => {
                 tracing::warn!(job = job.id(), %error, "storage: a job failed");
-                self.tell_worker(worker, Some(error)).await;
+                self.tell_worker(owner, Some(error)).await;
             }
         }
         job.finish(made);
     }
 
     /// Keeps what failed last in the Worker's record; a success clears it.
-    async fn tell_worker(&self, worker: &WorkerId, failed: Option<&StorageError>) {
+    async fn tell_worker(&self, owner: &Owner, failed: Option<&StorageError>) {
+        let Owner { id: worker, since } = owner;
         let error: String = failed.map(|e| e.detail.chars().filter(|c| !c.is_control()).take(ERROR_CHARS).collect()).unwrap_or_default();
         let known = self.0.ledger.snapshot().workers.get(worker).map(|w| w.error.clone());
-        if known.is_none_or(|known| known == error) {
+        if known.is_none_or(|known| known == error) || self.holds(std::slice::from_ref(since)).is_err() {
             return;
         }
-        if let Err(refused) = self.0.ledger.submit(Change::SetWorkerError { worker: worker.clone(), error }, "system").await {
+        let change = Change::SetWorkerError { worker: worker.clone(), error };
+        if let Err(refused) = self.0.ledger.submit_if(change, "system", vec![since.clone()]).await {
             tracing::warn!(%worker, error = %refused, "storage: what became of a disk is not in the Worker's record");
         }
     }
@@ -181,9 +202,9 @@ impl Storage {
     /// Makes the file durable under its name, then the record; without a record the file goes again. When nobody knows whether
     /// there is a record, the file stays: a restart finds its record, or lists it as left over.
     async fn record(&self, making: Making, actor: &str) -> Result<Disk, StorageError> {
-        let Making { disk, worker, node, draft, expected, _wanted } = making;
+        let Making { disk, owner, node, draft, expected, _wanted } = making;
         let hold: Hold = blocking(move || draft.finish()).await?;
-        let submitted = self.0.ledger.submit_if(Change::AddDisk { worker, disk: disk.clone() }, actor, expected).await;
+        let submitted = self.0.ledger.submit_if(Change::AddDisk { worker: owner.id, disk: disk.clone() }, actor, expected).await;
         if let Err(in_doubt @ SubmitError::InDoubt(_)) = submitted {
             tracing::error!(file = %disk.filename, "storage: whether this disk has a record is unknown until a restart; its file is kept");
             return Err(in_doubt.into());

@@ -4,6 +4,7 @@ use super::create::here;
 use super::local::Folder;
 use super::node::Hold;
 use super::{Storage, StorageError, WITHDRAW_DEADLINE, blocking, image, not_found};
+use crate::audit::Event;
 use crate::ledger::SubmitError;
 use crate::ledger::expect::Expectation;
 use crate::reconcile::TargetHandle;
@@ -31,6 +32,26 @@ pub struct Adoption {
     pub remark: String,
     /// What must be so when it is recorded.
     pub expected: Vec<Expectation>,
+}
+
+/// A file that was to go with its record, and is still there: a leftover.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its name.
+    pub filename: FileName,
+    /// Stable code: `still_exported`, `file_not_removed`, `busy`, …
+    pub code: &'static str,
+    /// Why, with the next step.
+    pub detail: String,
+}
+
+impl Kept {
+    fn new(disk: &Disk, error: StorageError) -> Self {
+        let filename = disk.filename.clone();
+        let detail =
+            format!("{}; its record is gone: remove it with DELETE /v1/leftovers/{filename} (kurrent leftover delete) later", error.detail);
+        Self { filename, code: error.code, detail }
+    }
 }
 
 impl Storage {
@@ -115,7 +136,7 @@ impl Storage {
         let seen = target.observation();
         let in_tree = seen.tree.subsystems.values().flat_map(|s| s.namespaces.values()).any(|n| n.enabled && Path::new(&n.path) == path);
         if in_tree || seen.exports.iter().any(|e| Path::new(&e.path) == path) {
-            let detail = format!("{file} is still exported and was kept ({why}); ask again when the fault is gone");
+            let detail = format!("{file} is still exported and was kept ({why})");
             return Err(StorageError::new("still_exported", 409, detail));
         }
         Ok(())
@@ -154,11 +175,11 @@ impl Storage {
         work.await.unwrap_or_else(|_| Err(StorageError::new("internal", 500, "the work was ended; see the log".into())))
     }
 
-    /// Removes a disk's record; once the kernel no longer exports it, also its file if asked for. The file is kept when the export
-    /// could not be withdrawn: an open file would go on using the space unseen.
+    /// Removes a disk's record; once the kernel no longer exports it, also its file if asked for. What is returned could not be
+    /// removed, and is left over.
     ///
     /// # Errors
-    /// As [`Change::RemoveDisk`]; `still_exported`, `file_not_removed` (then the record is gone and the file is left over).
+    /// As [`Change::RemoveDisk`].
     pub async fn delete_disk(
         &self,
         worker: &WorkerId,
@@ -166,28 +187,43 @@ impl Storage {
         delete_file: bool,
         actor: &str,
         expected: Vec<Expectation>,
-    ) -> Result<(Disk, Arc<Ledger>), StorageError> {
+    ) -> Result<Vec<Kept>, StorageError> {
         let disk = self.disk(worker, os_tag)?;
         let change = Change::RemoveDisk { worker: worker.clone(), os_tag: os_tag.clone() };
         let (_, ledger) = self.0.ledger.submit_if(change, actor, expected).await?;
-        if delete_file {
-            self.remove_files(std::slice::from_ref(&disk), ledger.generation, &self.0.target).await?;
-        }
-        Ok((disk, ledger))
+        Ok(if delete_file { self.remove_files(vec![disk], ledger.generation, actor).await } else { Vec::new() })
     }
 
-    /// Removes the files of disks whose records went at `generation`, once the kernel has followed.
-    ///
-    /// # Errors
-    /// `still_exported`, `file_not_removed`, `busy`.
-    pub async fn remove_files(&self, disks: &[Disk], generation: u64, target: &TargetHandle) -> Result<(), StorageError> {
-        let why = withdrawn(target, generation).await;
-        for disk in disks {
-            self.is_closed(&disk.filename, &why, target)?;
-            let (node, file) = (self.node(&disk.agent), disk.filename.clone());
-            blocking(move || node.remove(&file)).await?;
-        }
-        Ok(())
+    /// Removes the files of disks whose records went at `generation` or before, once the kernel has followed; each by itself, also
+    /// when the caller goes away. A file is kept while it is exported: open, it would go on using the space unseen. Returned are
+    /// those that are still there.
+    pub async fn remove_files(&self, disks: Vec<Disk>, generation: u64, actor: &str) -> Vec<Kept> {
+        let (storage, actor, all) = (self.clone(), actor.to_owned(), disks.clone());
+        let work = tokio::spawn(async move {
+            let why = withdrawn(&storage.0.target, generation).await;
+            let mut kept = Vec::new();
+            for disk in disks {
+                let removed = storage.remove_file(&disk, &why).await;
+                let result = removed.as_ref().map_or_else(|e| e.code, |()| "ok").to_owned();
+                let object = disk.filename.to_string();
+                storage.0.audit.record(Event { actor: actor.clone(), verb: "file-delete", device: None, object, result });
+                kept.extend(removed.err().map(|e| Kept::new(&disk, e)));
+            }
+            kept
+        });
+        let ended = || StorageError::new("internal", 500, "the work was ended; see the log".into());
+        work.await.unwrap_or_else(|_| all.iter().map(|disk| Kept::new(disk, ended())).collect())
+    }
+
+    async fn remove_file(&self, disk: &Disk, why: &str) -> Result<(), StorageError> {
+        self.is_closed(&disk.filename, why, &self.0.target)?;
+        let (node, file) = (self.node(&disk.agent), disk.filename.clone());
+        blocking(move || node.remove(&file)).await
+    }
+
+    /// Ends what is being made for a Worker that was deleted.
+    pub fn forget_worker(&self, worker: &WorkerId) {
+        self.0.jobs.cancel_of(worker);
     }
 
     /// Removes a file without record.

@@ -55,6 +55,8 @@ struct Job {
     id: String,
     kind: Kind,
     what: String,
+    /// Whose disk it makes.
+    worker: Option<WorkerId>,
     started_at: Wall,
     progress: Progress,
     changing: Mutex<Changing>,
@@ -124,12 +126,13 @@ impl Jobs {
     ///
     /// # Errors
     /// `too_many_jobs`.
-    pub(super) fn start(&self, kind: Kind, what: String, total_bytes: u64) -> Result<Running, StorageError> {
+    pub(super) fn start(&self, kind: Kind, what: String, worker: Option<&WorkerId>, total_bytes: u64) -> Result<Running, StorageError> {
         let now = Instant::now();
         let job = Arc::new(Job {
             id: hex::encode(entropy::random::<8>()),
             kind,
             what,
+            worker: worker.cloned(),
             started_at: clock::now().wall,
             progress: Progress { done: AtomicU64::new(0), total: AtomicU64::new(total_bytes) },
             changing: Mutex::new(Changing { state: State::Waiting, warning: String::new(), begun: None, finished: None, told: now }),
@@ -170,6 +173,15 @@ impl Jobs {
             }
             // A listener that lags behind looks at the job again.
             let _ = tokio::time::timeout(TELL_EVERY, news.recv()).await;
+        }
+    }
+
+    /// Stops what is being made for a Worker that is deleted; does not wait. What is being recorded already is refused by the
+    /// ledger, as the Worker is gone.
+    pub(super) fn cancel_of(&self, worker: &WorkerId) {
+        let theirs: Vec<Arc<Job>> = lock(&self.0.list).iter().filter(|j| j.worker.as_ref() == Some(worker)).cloned().collect();
+        for job in theirs.iter().filter(|j| !j.view().state.is_final() && j.cancel().is_ok()) {
+            self.tell(job);
         }
     }
 
@@ -381,7 +393,7 @@ mod tests {
     async fn a_job_is_told_from_its_start_to_its_end() {
         let jobs = Jobs::default();
         let mut news = jobs.subscribe();
-        let job = jobs.start(Kind::Import, "receiving".into(), 10).unwrap();
+        let job = jobs.start(Kind::Import, "receiving".into(), None, 10).unwrap();
         job.begin().unwrap();
         job.add(10).unwrap();
         job.commit().unwrap();
@@ -399,7 +411,7 @@ mod tests {
     #[tokio::test]
     async fn a_cancel_stops_the_work_and_answers_when_it_has_stopped() {
         let jobs = Jobs::default();
-        let job = jobs.start(Kind::Clone, "copying".into(), 10).unwrap();
+        let job = jobs.start(Kind::Clone, "copying".into(), None, 10).unwrap();
         job.begin().unwrap();
         let id = job.id().to_owned();
         let worker = tokio::spawn(async move {
@@ -418,7 +430,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_being_recorded_or_has_ended_can_not_be_cancelled() {
         let jobs = Jobs::default();
-        let job = jobs.start(Kind::Clone, "copying".into(), 10).unwrap();
+        let job = jobs.start(Kind::Clone, "copying".into(), None, 10).unwrap();
         job.commit().unwrap();
         assert_eq!(jobs.cancel(job.id()).await.unwrap_err().code, "job_ending");
         job.finish(made());
@@ -430,12 +442,12 @@ mod tests {
     fn memory_of_jobs_is_bounded_and_a_dropped_one_has_failed() {
         let jobs = Jobs::default();
         for _ in 0..KEPT + 20 {
-            drop(jobs.start(Kind::Clone, "copying".into(), 10).unwrap());
+            drop(jobs.start(Kind::Clone, "copying".into(), None, 10).unwrap());
         }
         assert_eq!(jobs.views().len(), KEPT);
         assert!(jobs.views().iter().all(|j| (j.state, j.code) == (JobState::Failed, Some("internal"))));
-        let held: Vec<Running> = (0..MOST_UNFINISHED).map(|_| jobs.start(Kind::Clone, "copying".into(), 10).unwrap()).collect();
-        assert_eq!(jobs.start(Kind::Clone, "copying".into(), 10).map(|_| ()).unwrap_err().code, "too_many_jobs");
+        let held: Vec<Running> = (0..MOST_UNFINISHED).map(|_| jobs.start(Kind::Clone, "copying".into(), None, 10).unwrap()).collect();
+        assert_eq!(jobs.start(Kind::Clone, "copying".into(), None, 10).map(|_| ()).unwrap_err().code, "too_many_jobs");
         drop(held);
     }
 }

@@ -120,7 +120,7 @@ impl Folder {
     }
 
     /// Keeps room for what is about to be written.
-    fn promise(&self, needed_bytes: u64) -> Result<Promised, StorageError> {
+    pub(super) fn promise(&self, needed_bytes: u64) -> Result<Promised, StorageError> {
         self.room.promise(needed_bytes).map_err(|e| self.folder_error(&e))?.ok_or_else(|| self.full(needed_bytes))
     }
 

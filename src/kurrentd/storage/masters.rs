@@ -19,6 +19,8 @@ use tokio::sync::mpsc;
 
 /// A sender that is silent for longer has gone away.
 const SILENCE: Duration = Duration::from_secs(60);
+/// Room that is kept ahead for a sender that did not say how much comes.
+const PROMISE_BYTES: u64 = 16 << 20;
 /// Pieces in flight between network and disk.
 const PIECES: usize = 16;
 
@@ -85,7 +87,7 @@ impl Storage {
         if let Some(length) = length {
             image::check_size(length)?;
         }
-        let job = Arc::new(self.0.jobs.start(Kind::Import, format!("receiving {name}"), length.unwrap_or_default())?);
+        let job = Arc::new(self.0.jobs.start(Kind::Import, format!("receiving {name}"), None, length.unwrap_or_default())?);
         let (sender, receiver) = mpsc::channel(PIECES);
         let (local, received, receiving) = (self.0.local.clone(), name.clone(), Arc::clone(&job));
         let writer = tokio::spawn(blocking(move || receive(&local, received, length, receiver, &receiving)));
@@ -120,6 +122,7 @@ fn receive(
         return Err(StorageError::new("master_exists", 409, what));
     }
     let needed = length.unwrap_or(BLOCK_BYTES);
+    let mut room = local.promise(length.unwrap_or_default())?;
     let (part, file) = Part::create(local.part_path(&name), claim).map_err(|e| local.write_error(needed, &e))?;
     let kept = file.try_clone().map_err(|e| local.folder_error(&e))?;
     let (mut writer, mut hash) = (SparseWriter::new(file), Sha256::new());
@@ -128,8 +131,14 @@ fn receive(
         match pieces.blocking_recv() {
             Some(Piece::Octets(octets)) => {
                 hash.update(&octets);
+                let bytes = u64::try_from(octets.len()).unwrap_or(u64::MAX);
+                if room.left() < bytes {
+                    room = local.promise(bytes.max(PROMISE_BYTES)).or_else(|_| local.promise(bytes))?;
+                }
                 writer.push(&octets).map_err(|e| local.write_error(needed.max(writer.length()), &e))?;
-                job.add(u64::try_from(octets.len()).unwrap_or(u64::MAX)).map_err(|e| job.explain(local.folder_error(&e)))?;
+                // Of zeros nothing was taken: what was promised for them is free again.
+                room.taken(bytes);
+                job.add(bytes).map_err(|e| job.explain(local.folder_error(&e)))?;
             }
             Some(Piece::End) => break,
             None => return Err(interrupted("the sender went away")),

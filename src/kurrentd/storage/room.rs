@@ -1,9 +1,15 @@
-//! Room on the disk folder's file system, less what copies that are under way will still take: two of them must not each count on
-//! the same free space, run into the end together, and both fail.
+//! Room on the disk folder's file system, less what copies and imports that are under way will still take: two of them must not
+//! each count on the same free space, run into the end together, and both fail.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// So much is promised to nobody: the ledgers are on the same file system as a rule, and must be able to commit when disks and
+/// masters have taken the rest.
+const FLOOR_BYTES: u64 = 64 << 20;
+/// But of a small file system no more than this part.
+const FLOOR_PART: u64 = 32;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -27,7 +33,7 @@ impl Room {
         Self { folder, promised: Arc::default() }
     }
 
-    /// Free and all bytes.
+    /// Free bytes that may be used, and all bytes.
     pub(super) fn space(&self) -> io::Result<(u64, u64)> {
         self.less(*lock(&self.promised))
     }
@@ -35,7 +41,9 @@ impl Room {
     fn less(&self, promised: u64) -> io::Result<(u64, u64)> {
         let stat = rustix::fs::statvfs(&self.folder)?;
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        Ok((free.saturating_sub(promised), stat.f_blocks.saturating_mul(stat.f_frsize)))
+        let total = stat.f_blocks.saturating_mul(stat.f_frsize);
+        let floor = FLOOR_BYTES.min(total / FLOOR_PART);
+        Ok((free.saturating_sub(promised).saturating_sub(floor), total))
     }
 
     /// Keeps so much; `None` when it is not there.
@@ -51,6 +59,11 @@ impl Room {
 }
 
 impl Promised {
+    /// So much of it was not taken yet.
+    pub(super) fn left(&self) -> u64 {
+        self.bytes
+    }
+
     /// So much of it is taken now.
     pub(super) fn taken(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
@@ -73,7 +86,9 @@ mod tests {
     #[test]
     fn what_is_promised_is_not_promised_twice_and_comes_back() {
         let room = Room::of(std::env::temp_dir());
-        let (free, _) = room.space().unwrap();
+        let (free, total) = room.space().unwrap();
+        let stat = rustix::fs::statvfs(std::env::temp_dir()).unwrap();
+        assert!(room.promise(stat.f_bavail * stat.f_frsize).unwrap().is_none(), "the ledger's part of {total} is never promised");
         // Others use this file system too: with room to spare.
         let most = free / 4 * 3;
         let mut first = room.promise(most).unwrap().unwrap();

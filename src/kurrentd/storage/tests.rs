@@ -236,9 +236,15 @@ async fn a_file_that_is_still_exported_is_kept() {
     let path = bench.folder.path().join("disks").join(disk.filename.as_str()).display().to_string();
     let export = crate::reconcile::Export { subsystem: disk.nqn.to_string(), host: String::new(), path };
     bench.shared.target.publish(crate::reconcile::Observation { exports: vec![export], ..following() });
-    let refused = bench.storage().delete_disk(&"w1".parse().unwrap(), &disk.os_tag, true, "test", vec![]).await.unwrap_err();
-    assert_eq!(refused.code, "still_exported");
-    assert_eq!(bench.files(), [disk.filename.as_str()]);
+    let other = bench.create("w1", "14", Content::Empty(1 << 20)).await.unwrap();
+    let (_, ledger) = bench.shared.ledger.submit(Change::DeleteWorker { worker: "w1".parse().unwrap() }, "test").await.unwrap();
+    let kept = bench.storage().remove_files(vec![disk.clone(), other.clone()], ledger.generation, "test").await;
+    assert_eq!(kept.iter().map(|k| (k.filename.clone(), k.code)).collect::<Vec<_>>(), [(disk.filename.clone(), "still_exported")]);
+    assert!(kept[0].detail.contains(&format!("DELETE /v1/leftovers/{}", disk.filename)), "{kept:?}");
+    assert_eq!(bench.files(), [disk.filename.as_str()], "one that stays keeps no other");
+    let told = bench.shared.audit.read(&crate::audit::Filter { verb: Some("file-delete".into()), ..Default::default() }).unwrap();
+    let told: Vec<(String, String)> = told.entries.into_iter().map(|e| (e.object, e.result)).collect();
+    assert_eq!(told, [(other.filename.to_string(), "ok".into()), (disk.filename.to_string(), "still_exported".into())]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -252,9 +258,9 @@ async fn a_disk_keeps_its_file_when_nobody_knows_whether_its_record_was_written(
         let switch = Arc::clone(&broken);
         files.cut_with(move |s| if *switch.lock().unwrap() && s == step { Err(io::Error::other("cut")) } else { Ok(()) });
         let audit = crate::audit::Audit::open(&config.state_dir).unwrap();
-        let ledger = LedgerHandle::start(files, ledger, audit);
+        let ledger = LedgerHandle::start(files, ledger, audit.clone());
         ledger.submit(Change::CreateWorker { worker: "w1".parse().unwrap() }, "test").await.unwrap();
-        let storage = Storage::open(&config.agent, ledger, TargetHandle::default()).unwrap();
+        let storage = Storage::open(&config.agent, ledger, audit, TargetHandle::default()).unwrap();
         *broken.lock().unwrap() = true;
         let (os, version) = ("debian".parse().unwrap(), "13".parse().unwrap());
         let request = NewDisk::anywhere("w1".parse().unwrap(), os, version, Content::Empty(1 << 20));

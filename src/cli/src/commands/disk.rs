@@ -2,11 +2,12 @@
 
 use super::batch::{self, Batch};
 use super::job::wait;
+use super::worker::{KEPT, in_part};
 use crate::arguments::Sure;
 use crate::arguments::disk::{Disk, Leftover, Master, One, Wanted};
 use crate::confirm;
 use crate::failure::Failure;
-use crate::output::{Column, at, fields, text};
+use crate::output::{Column, at, fields, table, text};
 use crate::session::{Session, View, body, encoded, query};
 use crate::upload::Upload;
 use hyper::Method;
@@ -177,13 +178,15 @@ async fn delete(session: &Session, disk: &One, delete_file: bool, sure: Sure) ->
     let tag = session.ask(sure, &path(disk), question).await?;
     let path = query(&path(disk), &[("delete_file", Some(delete_file.to_string()))]);
     let answer = session.client.change(Method::DELETE, &path, None, tag).await?;
-    session.show(&answer, |answer| {
-        let kept = match at(answer, "retained") {
-            Value::Null => "with its file".to_owned(),
-            file => format!("its file {} is kept", text(file)),
-        };
-        format!("disk {} of {} is deleted, {kept}", disk.os_tag, disk.worker)
-    })
+    let failed = at(&answer, "failed").as_array().cloned().unwrap_or_default();
+    let files = failed.len();
+    let kept = if delete_file && files == 0 { "with its file" } else { "its file is kept" };
+    let deleted = body([("deleted", Some(disk.os_tag.as_str().into())), ("failed", (files > 0).then_some(Value::Array(failed)))]);
+    session.show(&deleted, |deleted| {
+        let said = format!("disk {} of {} is deleted, {kept}", disk.os_tag, disk.worker);
+        if files == 0 { said } else { format!("{said}\n{}", table(deleted, "failed", KEPT, "")) }
+    })?;
+    in_part(files)
 }
 
 /// `kurrent master`.

@@ -27,6 +27,8 @@ const CREATE: Batch = Batch {
     columns: &[("WORKER", "worker_id"), ("CODE", "code"), ("DETAIL", "detail")],
     question: "Create these?",
 };
+/// Files that were to go.
+pub const KEPT: &[Column] = &[("FILE", "filename"), ("CODE", "code"), ("DETAIL", "detail")];
 const FAILED: &[Column] = &[("WORKER", "worker_id"), ("CODE", "code"), ("DETAIL", "detail")];
 
 fn path(worker: &WorkerId) -> String {
@@ -88,11 +90,19 @@ async fn delete(session: &Session, worker: &WorkerId, delete_files: bool, sure: 
     let tag = session.ask(sure, &path(worker), |now| question(now, delete_files)).await?;
     let path = query(&path(worker), &[("delete_files", Some(delete_files.to_string()))]);
     let answer = session.client.change(Method::DELETE, &path, None, tag).await?;
+    let failed = at(&answer, "failed").as_array().map_or(0, Vec::len);
     session.show(&answer, |answer| {
         let kept = at(answer, "retained").as_array().filter(|k| !k.is_empty());
         let kept = kept.map(|k| format!("; kept: {}", text(&Value::Array(k.clone())))).unwrap_or_default();
-        format!("Worker {worker} is deleted{kept}")
-    })
+        let said = format!("Worker {worker} is deleted{kept}");
+        if failed == 0 { said } else { format!("{said}\n{}", table(answer, "failed", KEPT, "")) }
+    })?;
+    in_part(failed)
+}
+
+/// The Worker or disk is gone, but not all of its files.
+pub fn in_part(files: usize) -> Result<(), Failure> {
+    if files == 0 { Ok(()) } else { Err(Failure::InPart(format!("{files} files are still there; see kurrent leftover list"))) }
 }
 
 fn question(worker: &Value, delete_files: bool) -> String {
@@ -119,13 +129,17 @@ async fn delete_batch(session: &Session, workers: &[WorkerId], delete_files: boo
     let answer = session.client.post("/v1/workers/batch-delete", json!({ "workers": names, "delete_files": delete_files })).await?;
     let count = |key: &str| at(&answer, key).as_array().map_or(0, Vec::len);
     let failed = count("failed");
+    let deleted = at(&answer, "deleted").as_array().into_iter().flatten();
+    let files: Vec<Value> = deleted.flat_map(|d| at(d, "failed").as_array().into_iter().flatten()).cloned().collect();
     session.show(&answer, |answer| {
         let kept = at(answer, "deleted").as_array().into_iter().flatten().flat_map(|d| at(d, "retained").as_array().into_iter().flatten());
         let kept: Vec<String> = kept.map(text).collect();
         let kept = if kept.is_empty() { String::new() } else { format!("; kept: {}", kept.join(", ")) };
         let sum = format!("{} deleted, {failed} failed{kept}", count("deleted"));
-        if failed == 0 { sum } else { format!("{sum}\n{}", table(answer, "failed", FAILED, "")) }
+        let sum = if failed == 0 { sum } else { format!("{sum}\n{}", table(answer, "failed", FAILED, "")) };
+        if files.is_empty() { sum } else { format!("{sum}\n{}", table(&json!({ "failed": files }), "failed", KEPT, "")) }
     })?;
+    in_part(files.len())?;
     if failed == 0 { Ok(()) } else { Err(Failure::InPart(format!("{failed} Workers are not deleted; the answer says why"))) }
 }
 

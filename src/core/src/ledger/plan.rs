@@ -3,6 +3,7 @@
 
 use super::apply::{apply, rejected};
 use super::change::{Change, Rejected};
+use super::schema::DeviceState;
 use super::view::Ledger;
 use crate::id::{MacAddr, WorkerId};
 use crate::time::Now;
@@ -80,6 +81,42 @@ pub fn create(ledger: &Ledger, workers: &[WorkerId]) -> Vec<PlannedWorker> {
         PlannedWorker { worker: worker.clone(), refused }
     };
     workers.iter().map(planned).collect()
+}
+
+/// What becomes of one device of an import.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Import {
+    /// It is registered.
+    New(MacAddr),
+    /// It is in the ledger already, and left as it is.
+    Known(Rejected),
+    /// It can not be registered; the others can all the same.
+    Refused(Rejected),
+}
+
+/// What these [`Change::Register`] would do, each by itself, in order; anything else is left out.
+#[must_use]
+pub fn register(ledger: &Ledger, changes: &[Change], now: Now) -> Vec<Import> {
+    let (mut seen, mut next) = (BTreeSet::new(), ledger.clone());
+    let mut plan = Vec::with_capacity(changes.len());
+    for change in changes {
+        let Change::Register { mac, .. } = change else { continue };
+        plan.push(if !seen.insert(*mac) {
+            Import::Refused(rejected(422, "twice_in_batch", format!("device {mac} is in this file twice; remove one of the lines")))
+        } else if let Some(known) = next.device(*mac) {
+            let next_step = if known.state == DeviceState::Revoked { "it is revoked: purge it first" } else { "it is left as it is" };
+            Import::Known(rejected(409, "device_exists", format!("device {mac} is in the ledger already; {next_step}")))
+        } else {
+            match apply(&next, change.clone(), now) {
+                Err(refused) => Import::Refused(refused),
+                Ok((ledger, _)) => {
+                    next = ledger;
+                    Import::New(*mac)
+                }
+            }
+        });
+    }
+    plan
 }
 
 /// `count` names: the prefix and a number from `start` on, with zeros in front up to `width` digits.
@@ -180,5 +217,27 @@ mod tests {
         let plan = create(&ledger(), &[worker(1), worker(8), worker(8)]);
         let codes: Vec<&str> = plan.iter().map(|p| p.refused.as_ref().map_or("", |r| r.code)).collect();
         assert_eq!(codes, ["worker_exists", "", "twice_in_batch"]);
+    }
+
+    #[test]
+    fn an_import_registers_what_is_new_and_tells_the_rest_apart() {
+        let register = |n: u8, note: &str| Change::Register {
+            mac: mac(n),
+            public_key: None,
+            keyless_allowed: false,
+            note: note.into(),
+            labels: Default::default(),
+        };
+        let known = apply(&Ledger::default(), register(1, ""), NOW).unwrap().0;
+        let asked = [register(1, ""), register(2, ""), register(2, "again"), register(3, "\u{1b}"), register(4, "")];
+        let word = |import: Import| match import {
+            Import::New(mac) => format!("new {mac}"),
+            Import::Known(r) => format!("known {}", r.code),
+            Import::Refused(r) => format!("refused {}", r.code),
+        };
+        let plan: Vec<String> = super::register(&known, &asked, NOW).into_iter().map(word).collect();
+        let new = |n: u8| format!("new {}", mac(n));
+        let wanted = ["known device_exists".into(), new(2), "refused twice_in_batch".into(), "refused note_invalid".into(), new(4)];
+        assert_eq!(plan, wanted);
     }
 }

@@ -10,9 +10,10 @@ use super::rows::{self, Row};
 use axum::Json;
 use axum::extract::{Request, State};
 use kurrent_core::id::MacAddr;
-use kurrent_core::ledger::{Change, DeviceState, Ledger};
+use kurrent_core::ledger::plan::{self, Import};
+use kurrent_core::ledger::{Change, Ledger, Rejected};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -92,7 +93,7 @@ async fn import_devices(State(api): State<Api>, Query(options): Query<Options>, 
     let octets = body::octets("/v1/devices/import", request.into_body()).await?;
     let snapshot = api.shared.ledger.snapshot();
     // Thousands of rows take a while, and machines that boot shall not wait for them.
-    let read = tokio::task::spawn_blocking(move || tried(kind.as_deref(), &octets, Ledger::clone(&snapshot), options.dry_run));
+    let read = tokio::task::spawn_blocking(move || planned(kind.as_deref(), &octets, &snapshot, options.dry_run));
     let (mut imported, waiting) = read.await.map_err(|_| super::super::problem::of_panic())??;
     register_all(&api, waiting, &mut imported).await;
     Ok(Json(imported))
@@ -101,8 +102,8 @@ async fn import_devices(State(api): State<Api>, Query(options): Query<Options>, 
 /// A device to be registered, with its line.
 type Waiting = (u64, MacAddr, Change);
 
-/// What becomes of each row of a file, tried on a ledger that nobody else sees, and what is to be done.
-fn tried(kind: Option<&str>, octets: &[u8], mut tried: Ledger, dry_run: bool) -> Result<(Imported, Vec<Waiting>), Problem> {
+/// What becomes of each row of a file, and what is to be done.
+fn planned(kind: Option<&str>, octets: &[u8], ledger: &Ledger, dry_run: bool) -> Result<(Imported, Vec<Waiting>), Problem> {
     let rows = match kind {
         Some("text/csv") => rows::csv(octets),
         Some("application/json") => rows::json(octets),
@@ -115,46 +116,36 @@ fn tried(kind: Option<&str>, octets: &[u8], mut tried: Ledger, dry_run: bool) ->
             ));
         }
     };
-    let rows = rows?;
     let mut imported = Imported { created: Vec::new(), skipped: Vec::new(), failed: Vec::new(), dry_run };
-    let mut seen = BTreeSet::new();
-    let mut waiting = Vec::new();
-    for Row { line, mac, change } in rows {
-        let fault = |code: &str, detail: String| NotCreated { line, mac: mac.clone(), code: code.into(), detail };
+    let (mut changes, mut from) = (Vec::new(), Vec::new());
+    for Row { line, mac, change } in rows? {
         let checked = change.and_then(|change| match &change {
             Change::Register { public_key, .. } => checked_key(public_key.as_deref()).map(|()| change),
             _ => Ok(change),
         });
-        let change = match checked {
-            Ok(change) => change,
-            Err(problem) => {
-                imported.failed.push(fault(problem.code(), problem.detail().into()));
-                continue;
+        match checked {
+            Ok(change) => {
+                changes.push(change);
+                from.push((line, mac));
             }
-        };
-        let Change::Register { mac: device, .. } = change else { continue };
-        if !seen.insert(device) {
-            imported.failed.push(fault("twice_in_batch", format!("device {device} is in this file twice; remove one of the lines")));
-            continue;
-        }
-        if let Some(known) = tried.device(device) {
-            let next_step = if known.state == DeviceState::Revoked { "it is revoked: purge it first" } else { "it is left as it is" };
-            imported.skipped.push(fault("device_exists", format!("device {device} is in the ledger already; {next_step}")));
-            continue;
-        }
-        // Preview and execution refuse the same.
-        match kurrent_core::ledger::apply::apply(&tried, change.clone(), kurrent_sys::clock::now()) {
-            Err(refused) => imported.failed.push(fault(refused.code, refused.detail)),
-            Ok((next, _)) => {
-                tried = next;
-                if dry_run {
-                    imported.created.push(Created { line, mac: device });
-                } else {
-                    waiting.push((line, device, change));
-                }
+            Err(problem) => {
+                imported.failed.push(NotCreated { line, mac, code: problem.code().into(), detail: problem.detail().into() });
             }
         }
     }
+    // Preview and execution refuse the same.
+    let plan = plan::register(ledger, &changes, kurrent_sys::clock::now());
+    let mut waiting = Vec::new();
+    for (((line, written), change), planned) in from.into_iter().zip(changes).zip(plan) {
+        let not = |r: Rejected| NotCreated { line, mac: written.clone(), code: r.code.into(), detail: r.detail };
+        match planned {
+            Import::Known(why) => imported.skipped.push(not(why)),
+            Import::Refused(why) => imported.failed.push(not(why)),
+            Import::New(mac) if dry_run => imported.created.push(Created { line, mac }),
+            Import::New(mac) => waiting.push((line, mac, change)),
+        }
+    }
+    imported.failed.sort_by_key(|f| f.line);
     Ok((imported, waiting))
 }
 

@@ -7,7 +7,7 @@ mod rows;
 mod view;
 
 use super::body::{Body, Query, Segments, given, unique_map};
-use super::etag::{Conditions, of_generation, tagged};
+use super::etag::{Conditions, IfMatch, of_generation, tagged};
 use super::names::{Cursor, DiskFile, Labelling, MacAddress, Note, PublicKey, WorkerName};
 use super::page::{MAX_LIMIT, Wanted};
 use super::problem::Problem;
@@ -107,7 +107,7 @@ struct DeviceList {
 /// List devices
 #[utoipa::path(get, path = "/v1/devices", tag = "devices", params(Filter),
     responses((status = 200, description = "Ordered by MAC", body = DeviceList, headers(("ETag" = String)))))]
-async fn list_devices(State(api): State<Api>, conditions: Conditions, Query(filter): Query<Filter>) -> Result<Response, Problem> {
+async fn list_devices(State(api): State<Api>, Query(filter): Query<Filter>) -> Result<Response, Problem> {
     let wanted = Wanted::new(filter.limit, filter.cursor.as_deref())?;
     if filter.label.len() > MAX_LIMIT {
         return Err(Problem::new(400, "query_invalid", "too many labels; name fewer").at("label"));
@@ -120,16 +120,17 @@ async fn list_devices(State(api): State<Api>, conditions: Conditions, Query(filt
     let devices =
         page.items.into_iter().map(|d| DeviceView::new(d, addresses.get(&d.mac).copied(), api.shared.timelines.summary(d.mac))).collect();
     let list = DeviceList { devices, next: page.next, generation: ledger.generation };
-    Ok(conditions.answer(&of_generation(ledger.generation), Json(list)))
+    // Addresses and boots are in no ledger: never "unchanged".
+    Ok(tagged(&of_generation(ledger.generation), Json(list)))
 }
 
 /// Get a device
 #[utoipa::path(get, path = "/v1/devices/{mac}", tag = "devices",
     responses((status = 200, description = "The device", body = DeviceView, headers(("ETag" = String)))))]
-async fn get_device(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<Response, Problem> {
+async fn get_device(State(api): State<Api>, path: Segments) -> Result<Response, Problem> {
     let ledger = api.shared.ledger.snapshot();
     let device = device_of(&ledger, path.read("mac")?)?;
-    Ok(conditions.answer(&etag_of(device), Json(view(&api, device, None))))
+    Ok(tagged(&etag_of(device), Json(view(&api, device, None))))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -196,7 +197,7 @@ struct Edit {
 /// Edit a device
 ///
 /// What is left out stays as it is.
-#[utoipa::path(patch, path = "/v1/devices/{mac}", tag = "devices", request_body = Edit,
+#[utoipa::path(patch, path = "/v1/devices/{mac}", tag = "devices", params(IfMatch), request_body = Edit,
     responses((status = 200, description = "As it is now", body = DeviceView, headers(("ETag" = String)))))]
 async fn edit_device(State(api): State<Api>, conditions: Conditions, path: Segments, Body(body): Body<Edit>) -> Result<Response, Problem> {
     let mac = path.read("mac")?;
@@ -209,7 +210,7 @@ async fn edit_device(State(api): State<Api>, conditions: Conditions, path: Segme
 /// Purge a revoked device
 ///
 /// Removes its record; then the MAC is unknown again.
-#[utoipa::path(delete, path = "/v1/devices/{mac}", tag = "devices", responses((status = 204, description = "Purged")))]
+#[utoipa::path(delete, path = "/v1/devices/{mac}", tag = "devices", params(IfMatch), responses((status = 204, description = "Purged")))]
 async fn purge_device(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<StatusCode, Problem> {
     let mac = path.read("mac")?;
     api.shared.ledger.submit_if(Change::Purge { mac }, ACTOR, conditions.expect(|tag| Expectation::Device(mac, tag))).await?;

@@ -2,7 +2,7 @@
 
 use super::super::body::{Body, Segments, unique_map};
 use super::super::data_plane;
-use super::super::etag::{Conditions, tagged};
+use super::super::etag::{Conditions, IfMatch, tagged};
 use super::super::names::{Labelling, Note, Sha256, WorkerName};
 use super::super::problem::Problem;
 use super::super::settings::minutes_ahead;
@@ -109,7 +109,7 @@ struct Bind {
 /// Bind a device to a Worker
 ///
 /// With `force` the binding moves in one step; what it displaces returns to the pool.
-#[utoipa::path(post, path = "/v1/devices/{mac}/bind", tag = "devices", request_body = Bind,
+#[utoipa::path(post, path = "/v1/devices/{mac}/bind", tag = "devices", params(IfMatch), request_body = Bind,
     responses((status = 200, description = "Bound", body = DeviceView, headers(("ETag" = String)))))]
 async fn bind_device(State(api): State<Api>, conditions: Conditions, path: Segments, Body(body): Body<Bind>) -> Result<Response, Problem> {
     let mac = path.read("mac")?;
@@ -130,7 +130,7 @@ async fn bind_device(State(api): State<Api>, conditions: Conditions, path: Segme
 pub(in crate::api) struct Nothing {}
 
 /// Return a device to the pool
-#[utoipa::path(post, path = "/v1/devices/{mac}/unbind", tag = "devices", request_body = Nothing,
+#[utoipa::path(post, path = "/v1/devices/{mac}/unbind", tag = "devices", params(IfMatch), request_body = Nothing,
     responses((status = 200, description = "In the pool", body = DeviceView, headers(("ETag" = String)))))]
 async fn unbind_device(State(api): State<Api>, conditions: Conditions, path: Segments, _: Body<Nothing>) -> Result<Response, Problem> {
     let mac = path.read("mac")?;
@@ -140,7 +140,7 @@ async fn unbind_device(State(api): State<Api>, conditions: Conditions, path: Seg
 /// Revoke a device
 ///
 /// It gets no answer to anything any more; a bound one is unbound and cut off in the same step.
-#[utoipa::path(post, path = "/v1/devices/{mac}/revoke", tag = "devices", request_body = Nothing,
+#[utoipa::path(post, path = "/v1/devices/{mac}/revoke", tag = "devices", params(IfMatch), request_body = Nothing,
     responses((status = 200, description = "Revoked", body = DeviceView, headers(("ETag" = String)))))]
 async fn revoke_device(State(api): State<Api>, conditions: Conditions, path: Segments, _: Body<Nothing>) -> Result<Response, Problem> {
     let mac = path.read("mac")?;
@@ -156,7 +156,7 @@ struct Rekey {
 }
 
 /// Let a device's next report set a new key
-#[utoipa::path(post, path = "/v1/devices/{mac}/rekey", tag = "devices", request_body = Rekey,
+#[utoipa::path(post, path = "/v1/devices/{mac}/rekey", tag = "devices", params(IfMatch), request_body = Rekey,
     responses((status = 200, description = "Ordered, or withdrawn", body = DeviceView, headers(("ETag" = String)))))]
 async fn rekey_device(
     State(api): State<Api>,
@@ -181,7 +181,7 @@ struct LabelDevice {
 }
 
 /// Replace a device's labels
-#[utoipa::path(put, path = "/v1/devices/{mac}/labels", tag = "devices", request_body = LabelDevice,
+#[utoipa::path(put, path = "/v1/devices/{mac}/labels", tag = "devices", params(IfMatch), request_body = LabelDevice,
     responses((status = 200, description = "As it is now", body = DeviceView, headers(("ETag" = String)))))]
 async fn label_device(
     State(api): State<Api>,

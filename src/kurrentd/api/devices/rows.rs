@@ -130,7 +130,7 @@ pub(super) fn csv(octets: &[u8]) -> Result<Vec<Row>, Problem> {
 
 fn labels(cell: &str) -> Result<BTreeMap<String, String>, &'static str> {
     let mut labels = BTreeMap::new();
-    for pair in cell.split([';', ' ']).map(str::trim).filter(|p| !p.is_empty()) {
+    for pair in cell.split(';').map(str::trim).filter(|p| !p.is_empty()) {
         let (key, value) = pair.split_once('=').ok_or("labels are key=value, with ';' between")?;
         if labels.insert(key.to_owned(), value.to_owned()).is_some() {
             return Err("a label is there twice");
@@ -176,4 +176,16 @@ pub(super) fn yaml(octets: &[u8]) -> Result<Vec<Row>, Problem> {
             })
             .collect(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blank_within_a_label_of_a_table_is_part_of_it() {
+        let read = labels("room=lab 2; rack=7 ;").map(|l| l.into_iter().collect::<Vec<_>>());
+        assert_eq!(read, Ok(vec![("rack".into(), "7".into()), ("room".into(), "lab 2".into())]));
+        assert!(labels("a=1;a=2").is_err() && labels("a").is_err());
+    }
 }

@@ -1,11 +1,11 @@
 //! System disks. A disk is part of its Worker's record, so its `ETag` is the Worker's.
 
 use crate::api::body::{Body, Query, Segments};
-use crate::api::etag::{Conditions, of_generation, tagged};
+use crate::api::etag::{Conditions, IfMatch, of_generation, tagged};
 use crate::api::names::{Cursor, DiskFile, NodeName, Note, SystemName, SystemVersion, WorkerName};
 use crate::api::page::Wanted as Piece;
 use crate::api::problem::Problem;
-use crate::api::workers::{DiskView, worker_of};
+use crate::api::workers::{DiskView, KeptView, worker_of};
 use crate::api::{ACTOR, Api, data_plane};
 use crate::ledger::expect::{Expectation, etag_of};
 use crate::storage::{Adoption, Content, Created, NewDisk};
@@ -100,7 +100,7 @@ struct DiskList {
     generation: u64,
 }
 
-async fn list(api: &Api, conditions: &Conditions, filter: Filter) -> Result<Response, Problem> {
+async fn list(api: &Api, filter: Filter) -> Result<Response, Problem> {
     let piece = Piece::new(filter.limit, filter.cursor.as_deref())?;
     let ledger = api.shared.ledger.snapshot();
     let workers = ledger.workers.values().filter(|w| filter.worker.as_ref().is_none_or(|id| *id == w.worker_id));
@@ -116,14 +116,15 @@ async fn list(api: &Api, conditions: &Conditions, filter: Filter) -> Result<Resp
     let page = piece.take_sorted(disks.filter(fits), |(worker, d)| format!("{worker} {}", d.os_tag));
     let found = page.items.into_iter().map(|(worker, disk)| (worker.clone(), disk.clone())).collect();
     let list = DiskList { disks: details(api, found).await?, next: page.next, generation: ledger.generation };
-    Ok(conditions.answer(&of_generation(ledger.generation), Json(list)))
+    // Their files are looked at as well: never "unchanged".
+    Ok(tagged(&of_generation(ledger.generation), Json(list)))
 }
 
 /// List all disks
 #[utoipa::path(get, path = "/v1/disks", tag = "disks", params(Filter),
     responses((status = 200, description = "Ordered by Worker and tag", body = DiskList, headers(("ETag" = String)))))]
-async fn list_disks(State(api): State<Api>, conditions: Conditions, Query(filter): Query<Filter>) -> Result<Response, Problem> {
-    list(&api, &conditions, filter).await
+async fn list_disks(State(api): State<Api>, Query(filter): Query<Filter>) -> Result<Response, Problem> {
+    list(&api, filter).await
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -141,16 +142,11 @@ struct PieceQuery {
 /// List a Worker's disks
 #[utoipa::path(get, path = "/v1/workers/{id}/disks", tag = "disks", params(PieceQuery),
     responses((status = 200, description = "Ordered by tag", body = DiskList, headers(("ETag" = String)))))]
-async fn list_worker_disks(
-    State(api): State<Api>,
-    conditions: Conditions,
-    path: Segments,
-    Query(piece): Query<PieceQuery>,
-) -> Result<Response, Problem> {
+async fn list_worker_disks(State(api): State<Api>, path: Segments, Query(piece): Query<PieceQuery>) -> Result<Response, Problem> {
     let worker: WorkerId = path.read("id")?;
     worker_of(&api.shared.ledger.snapshot(), &worker)?;
     let filter = Filter { agent: None, os: None, worker: Some(worker), limit: piece.limit, cursor: piece.cursor };
-    list(&api, &conditions, filter).await
+    list(&api, filter).await
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -203,7 +199,7 @@ fn created(worker: &WorkerId, disk: Disk) -> Response {
 /// Create a disk
 ///
 /// An empty one, and a clone where the file system clones by reference, is there with the answer; else a job copies it.
-#[utoipa::path(post, path = "/v1/workers/{id}/disks", tag = "disks", request_body = CreateDisk, responses(
+#[utoipa::path(post, path = "/v1/workers/{id}/disks", tag = "disks", params(IfMatch), request_body = CreateDisk, responses(
     (status = 201, description = "Created", body = DiskDetail, headers(("Location" = String))),
     (status = 202, description = "It takes longer: see the job", body = JobStarted, headers(("Location" = String)))))]
 async fn create_disk(
@@ -240,7 +236,7 @@ struct AdoptDisk {
 /// Make a retained file a disk again
 ///
 /// It gets a new tag, NQN and UUID, and the name that belongs to them.
-#[utoipa::path(post, path = "/v1/workers/{id}/disks/adopt", tag = "disks", request_body = AdoptDisk,
+#[utoipa::path(post, path = "/v1/workers/{id}/disks/adopt", tag = "disks", params(IfMatch), request_body = AdoptDisk,
     responses((status = 201, description = "Adopted", body = DiskDetail, headers(("Location" = String)))))]
 async fn adopt_disk(
     State(api): State<Api>,
@@ -273,7 +269,7 @@ struct EditDisk {
 }
 
 /// Replace a disk's remark
-#[utoipa::path(patch, path = "/v1/workers/{id}/disks/{tag}", tag = "disks", request_body = EditDisk,
+#[utoipa::path(patch, path = "/v1/workers/{id}/disks/{tag}", tag = "disks", params(IfMatch), request_body = EditDisk,
     responses((status = 200, description = "As it is now", body = DiskDetail, headers(("ETag" = String)))))]
 async fn edit_disk(
     State(api): State<Api>,
@@ -308,7 +304,7 @@ struct DiskResized {
 /// Enlarge a disk
 ///
 /// Its Worker goes on running and sees the new size. A disk never gets smaller.
-#[utoipa::path(post, path = "/v1/workers/{id}/disks/{tag}/resize", tag = "disks", request_body = ResizeDisk,
+#[utoipa::path(post, path = "/v1/workers/{id}/disks/{tag}/resize", tag = "disks", params(IfMatch), request_body = ResizeDisk,
     responses((status = 200, description = "As it is now", body = DiskResized, headers(("ETag" = String)))))]
 async fn resize_disk(
     State(api): State<Api>,
@@ -334,30 +330,31 @@ struct DeleteOptions {
     delete_file: bool,
 }
 
+/// A disk that is deleted, but not its file.
 #[derive(Serialize, ToSchema)]
 struct DiskDeleted {
-    /// Its file, when that is still there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    retained: Option<String>,
-    /// `followed`: nobody reaches it any more; or why the data plane has not yet.
-    data_plane: String,
+    /// The file, and why it is still there.
+    failed: Vec<KeptView>,
 }
 
 /// Delete a disk
 ///
 /// The export and the record go; the file is kept unless asked for. Without its default disk a Worker gets its newest one.
-#[utoipa::path(delete, path = "/v1/workers/{id}/disks/{tag}", tag = "disks", params(DeleteOptions),
-    responses((status = 200, description = "Deleted", body = DiskDeleted)))]
+#[utoipa::path(delete, path = "/v1/workers/{id}/disks/{tag}", tag = "disks", params(DeleteOptions, IfMatch),
+    responses(
+        (status = 204, description = "Deleted"),
+        (status = 200, description = "Deleted; its file is still there", body = DiskDeleted)))]
 async fn delete_disk(
     State(api): State<Api>,
     conditions: Conditions,
     path: Segments,
     Query(options): Query<DeleteOptions>,
-) -> Result<Json<DiskDeleted>, Problem> {
+) -> Result<Response, Problem> {
     let (worker, tag): (WorkerId, OsTag) = (path.read("id")?, path.read("tag")?);
     let expected = conditions.expect(|etag| Expectation::Worker(worker.clone(), etag));
-    let (disk, ledger) = api.shared.storage.delete_disk(&worker, &tag, options.delete_file, ACTOR, expected).await?;
-    let retained = (!options.delete_file).then(|| disk.filename.to_string());
-    Ok(Json(DiskDeleted { retained, data_plane: data_plane(&api, ledger.generation).await }))
+    let kept = api.shared.storage.delete_disk(&worker, &tag, options.delete_file, ACTOR, expected).await?;
+    if kept.is_empty() {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    Ok(Json(DiskDeleted { failed: kept.into_iter().map(Into::into).collect() }).into_response())
 }

@@ -1,7 +1,7 @@
 //! Master images: files that are cloned, with the tags that people gave them. The `ETag` is that of the tags.
 
 use crate::api::body::{Body, Query, Segments, drain};
-use crate::api::etag::{Conditions, tagged};
+use crate::api::etag::{Conditions, IfMatch, tagged};
 use crate::api::names::{Cursor, DiskFile, Note, SystemName, SystemVersion, Time};
 use crate::api::page::Wanted;
 use crate::api::problem::Problem;
@@ -161,7 +161,7 @@ async fn import_master(State(api): State<Api>, path: Segments, request: Request)
 /// Delete a master image
 ///
 /// With its tags. Refused while it is being cloned; disks that were cloned from it do not need it.
-#[utoipa::path(delete, path = "/v1/masters/{name}", tag = "masters", responses((status = 204, description = "Deleted")))]
+#[utoipa::path(delete, path = "/v1/masters/{name}", tag = "masters", params(IfMatch), responses((status = 204, description = "Deleted")))]
 async fn delete_master(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<StatusCode, Problem> {
     let name: FileName = path.read("name")?;
     let expected = conditions.expect(|tag| Expectation::Master(name.clone(), tag));
@@ -187,7 +187,7 @@ struct Tags {
 /// Replace a master's tags
 ///
 /// They are for display and selection only.
-#[utoipa::path(put, path = "/v1/masters/{name}/tags", tag = "masters", request_body = Tags,
+#[utoipa::path(put, path = "/v1/masters/{name}/tags", tag = "masters", params(IfMatch), request_body = Tags,
     responses((status = 200, description = "As it is now", body = MasterView, headers(("ETag" = String)))))]
 async fn tag_master(State(api): State<Api>, conditions: Conditions, path: Segments, Body(body): Body<Tags>) -> Result<Response, Problem> {
     let name: FileName = path.read("name")?;

@@ -101,7 +101,7 @@ async fn k09_an_import_tells_of_each_line_what_became_of_it() {
     let files = [
         (
             "text/csv",
-            "mac,note,labels,keyless_allowed\r\n52:54:00:00:00:01,first,rack=7;size=big,yes\r\nnonsense,,,\r\n\r\n\
+            "mac,note,labels,keyless_allowed\r\n52:54:00:00:00:01,first,rack=7; size=big,yes\r\nnonsense,,,\r\n\r\n\
              5254.0000.0002,\"a, b\",,\r\n52-54-00-00-00-01,,,\r\n52:54:00:00:00:03,,broken,\r\n52:54:00:00:00:09,,,\r\n52:54:00:00:00:04\r\n",
             (vec![2, 5], vec![8], vec![3, 6, 7, 9]),
         ),

@@ -32,3 +32,21 @@ async fn changes_are_told_to_who_listens_and_stopping_lets_them_go() {
     rest(&mut stream).await;
     tokio::time::timeout(WITHIN, api.served).await.expect("listeners do not hold it up").unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn a_stream_of_few_events_outlives_what_a_silent_connection_has() {
+    let lifetime = Duration::from_millis(1500);
+    let api = server_with(tempfile::tempdir().unwrap(), Limits { lifetime, ..serve::LIMITS }).await;
+    let mut stream = listen(&api).await;
+    let begun = std::time::Instant::now();
+    for number in 0.. {
+        let worker = format!("w{number}");
+        api.shared.ledger.submit(kurrent_core::ledger::Change::CreateWorker { worker: worker.parse().unwrap() }, "test").await.unwrap();
+        // Far less than what an upload must carry to live on.
+        until(&mut stream, &format!("\"{worker}\"")).await;
+        if begun.elapsed() > lifetime * 3 {
+            break;
+        }
+        tokio::time::sleep(lifetime / 5).await;
+    }
+}

@@ -5,7 +5,7 @@ use super::super::body::Body;
 use super::super::names::WorkerName;
 use super::super::problem::Problem;
 use super::super::{ACTOR, Api, data_plane};
-use super::worker_of;
+use super::{KeptView, files_of};
 use axum::Json;
 use axum::extract::State;
 use kurrent_core::id::WorkerId;
@@ -118,9 +118,13 @@ struct DeletedWorker {
     worker_id: WorkerId,
     /// Disk files that are still there.
     retained: Vec<String>,
+    /// Those of them that were to go, and why they are still there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    failed: Vec<KeptView>,
 }
 
-/// A Worker that is not deleted, or not wholly.
+/// A Worker that is not deleted.
 #[derive(Serialize, ToSchema)]
 struct FailedWorker {
     #[schema(value_type = WorkerName)]
@@ -146,10 +150,18 @@ async fn delete_workers(State(api): State<Api>, Body(body): Body<DeleteWorkers>)
     batch::bounded(body.workers.len(), "workers")?;
     let (mut gone, mut failed): (Vec<(WorkerId, Vec<Disk>)>, Vec<FailedWorker>) = (Vec::new(), Vec::new());
     let failure = |worker_id: WorkerId, code: &str, detail: String| FailedWorker { worker_id, code: code.into(), detail };
-    for id in body.workers {
-        let disks = worker_of(&api.shared.ledger.snapshot(), &id).map(|w| w.disks.clone()).unwrap_or_default();
-        match api.shared.ledger.submit(Change::DeleteWorker { worker: id.clone() }, ACTOR).await {
-            Ok(_) => gone.push((id, disks)),
+    // All at once: the writer makes many durable together, and the data plane follows all of them at once.
+    let orders = body.workers.into_iter().map(|worker| {
+        let disks = api.shared.ledger.snapshot().workers.get(&worker).map(|w| w.disks.clone()).unwrap_or_default();
+        let submitted = api.shared.ledger.submit(Change::DeleteWorker { worker: worker.clone() }, ACTOR);
+        async move { (worker, disks, submitted.await) }
+    });
+    for (id, disks, submitted) in futures_util::future::join_all(orders).await {
+        match submitted {
+            Ok(_) => {
+                api.shared.storage.forget_worker(&id);
+                gone.push((id, disks));
+            }
             Err(error) => {
                 let problem = Problem::from(error);
                 failed.push(failure(id, problem.code(), problem.detail().into()));
@@ -158,16 +170,14 @@ async fn delete_workers(State(api): State<Api>, Body(body): Body<DeleteWorkers>)
     }
     let generation = api.shared.ledger.snapshot().generation;
     let data_plane = data_plane(&api, generation).await;
-    let mut deleted = Vec::new();
-    for (worker_id, disks) in gone {
-        if !body.delete_files {
-            deleted.push(DeletedWorker { worker_id, retained: disks.iter().map(|d| d.filename.to_string()).collect() });
-            continue;
-        }
-        match api.shared.storage.remove_files(&disks, generation, &api.shared.target).await {
-            Ok(()) => deleted.push(DeletedWorker { worker_id, retained: Vec::new() }),
-            Err(error) => failed.push(failure(worker_id, error.code, format!("the Worker is deleted, but: {}", error.detail))),
-        }
-    }
+    let disks = gone.iter().flat_map(|(_, disks)| disks).cloned().collect();
+    let (mut retained, mut kept) = files_of(&api, disks, body.delete_files, generation).await;
+    let deleted = gone.into_iter().map(|(worker_id, disks)| {
+        let theirs = |name: &str| disks.iter().any(|d| d.filename.as_str() == name);
+        let retained = retained.extract_if(.., |name| theirs(name)).collect();
+        let failed = kept.extract_if(.., |k| theirs(k.filename.as_str())).collect();
+        DeletedWorker { worker_id, retained, failed }
+    });
+    let deleted = deleted.collect();
     Ok(Json(WorkersDeleted { deleted, failed, data_plane }))
 }

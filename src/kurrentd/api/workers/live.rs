@@ -2,7 +2,7 @@
 
 use super::super::body::{Body, Segments};
 use super::super::devices::{BootView, Nothing};
-use super::super::etag::Conditions;
+use super::super::etag::{Conditions, IfMatch};
 use super::super::names::{Address, MacAddress, WorkerName};
 use super::super::problem::Problem;
 use super::super::{ACTOR, Api, data_plane};
@@ -11,7 +11,7 @@ use super::worker_of;
 use crate::ledger::expect::Expectation;
 use axum::Json;
 use axum::extract::State;
-use kurrent_core::boot::{self, Evidence};
+use kurrent_core::boot::{self, Evidence, Proven};
 use kurrent_core::id::{MacAddr, WorkerId, host_nqn};
 use kurrent_core::ledger::Change;
 use kurrent_core::ledger::view::Readiness;
@@ -111,12 +111,17 @@ async fn get_boot_vars(State(api): State<Api>, path: Segments) -> Result<Json<Bo
     let worker = worker_of(&ledger, &path.read("id")?)?;
     let device = ledger.device_of(&worker.worker_id).map(|d| d.mac);
     let decided = match device {
-        Some(mac) => boot::boot_vars(&ledger, &api.shared.config, mac, Evidence::Genuine).map(|(_, grant)| grant),
+        Some(mac) => boot::boot_vars(&ledger, &api.shared.config, mac, Evidence::Genuine),
         None => Err(boot::Refusal::NotBound),
     };
     let worker_id = worker.worker_id.clone();
     Ok(Json(match decided {
-        Ok(grant) => BootVars { worker_id, device, boots: true, code: None, reason: None, variables: grant.variables().into() },
+        Ok((proven, grant)) => {
+            // A genuine answer of such a key gets the variables and then waits: there is nothing to seal the secrets to.
+            let refusal = (proven == Proven::Unsealable).then_some(boot::Refusal::NoChannel);
+            let (code, reason) = refusal.map(|r| (r.code(), r.line())).unzip();
+            BootVars { worker_id, device, boots: refusal.is_none(), code, reason, variables: grant.variables().into() }
+        }
         Err(refusal) => {
             let variables = if refusal == boot::Refusal::NoDisk { boot::no_disk_variables().into() } else { BTreeMap::new() };
             BootVars { worker_id, device, boots: false, code: Some(refusal.code()), reason: Some(refusal.line()), variables }
@@ -186,7 +191,7 @@ struct Rotated {
 /// Replace a Worker's credentials
 ///
 /// The old ones open nothing any more: a machine that runs loses its disks, and gets new credentials at its next boot.
-#[utoipa::path(post, path = "/v1/workers/{id}/credentials/rotate", tag = "credentials", request_body = Nothing,
+#[utoipa::path(post, path = "/v1/workers/{id}/credentials/rotate", tag = "credentials", params(IfMatch), request_body = Nothing,
     responses((status = 200, description = "Replaced", body = Rotated)))]
 async fn rotate_credentials(
     State(api): State<Api>,

@@ -5,20 +5,21 @@ mod live;
 mod view;
 
 use super::body::{Body, Query, Segments};
-use super::etag::{Conditions, of_generation, tagged};
-use super::names::{Cursor, DiskTag, WorkerName};
+use super::etag::{Conditions, IfMatch, IfNoneMatch, of_generation, tagged};
+use super::names::{Cursor, DiskFile, DiskTag, WorkerName};
 use super::page::Wanted;
 use super::problem::Problem;
 use super::{ACTOR, Api, data_plane};
 use crate::ledger::expect::{Expectation, etag_of};
+use crate::storage::Kept;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use kurrent_core::id::{OsTag, WorkerId};
+use kurrent_core::id::{FileName, OsTag, WorkerId};
 use kurrent_core::ledger::view::Readiness;
-use kurrent_core::ledger::{Change, Ledger, Worker};
+use kurrent_core::ledger::{Change, Disk, Ledger, Worker};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -77,7 +78,7 @@ struct WorkerList {
 }
 
 /// List Workers
-#[utoipa::path(get, path = "/v1/workers", tag = "workers", params(Filter),
+#[utoipa::path(get, path = "/v1/workers", tag = "workers", params(Filter, IfNoneMatch),
     responses((status = 200, description = "Ordered by name", body = WorkerList, headers(("ETag" = String)))))]
 async fn list_workers(State(api): State<Api>, conditions: Conditions, Query(filter): Query<Filter>) -> Result<Response, Problem> {
     let wanted = Wanted::new(filter.limit, filter.cursor.as_deref())?;
@@ -92,10 +93,11 @@ async fn list_workers(State(api): State<Api>, conditions: Conditions, Query(filt
 /// Get a Worker
 #[utoipa::path(get, path = "/v1/workers/{id}", tag = "workers",
     responses((status = 200, description = "The Worker", body = WorkerView, headers(("ETag" = String)))))]
-async fn get_worker(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<Response, Problem> {
+async fn get_worker(State(api): State<Api>, path: Segments) -> Result<Response, Problem> {
     let ledger = api.shared.ledger.snapshot();
     let worker = worker_of(&ledger, &path.read("id")?)?;
-    Ok(conditions.answer(&etag_of(worker), Json(WorkerView::new(&ledger, worker))))
+    // Who is bound to it is the device's record: never "unchanged".
+    Ok(tagged(&etag_of(worker), Json(WorkerView::new(&ledger, worker))))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -124,11 +126,45 @@ struct DeleteOptions {
     delete_files: bool,
 }
 
+/// A file that was to go with its record, and is still there: a leftover.
+#[derive(Serialize, ToSchema)]
+#[schema(as = KeptFile)]
+pub(in crate::api) struct KeptView {
+    #[schema(value_type = DiskFile)]
+    filename: FileName,
+    /// Stable code of why.
+    #[schema(value_type = String)]
+    code: &'static str,
+    /// Why, with the next step.
+    detail: String,
+}
+
+impl From<Kept> for KeptView {
+    fn from(kept: Kept) -> Self {
+        let Kept { filename, code, detail } = kept;
+        Self { filename, code, detail }
+    }
+}
+
+/// What becomes of the files of disks whose records went at `generation`: those that are still there, and of these the ones that
+/// were to go.
+async fn files_of(api: &Api, disks: Vec<Disk>, delete: bool, generation: u64) -> (Vec<String>, Vec<KeptView>) {
+    if !delete {
+        return (disks.iter().map(|d| d.filename.to_string()).collect(), Vec::new());
+    }
+    let kept = api.shared.storage.remove_files(disks, generation, ACTOR).await;
+    (kept.iter().map(|k| k.filename.to_string()).collect(), kept.into_iter().map(Into::into).collect())
+}
+
 #[derive(Serialize, ToSchema)]
 #[schema(as = WorkerDeleted)]
 struct Deleted {
     /// Disk files that are still there.
     retained: Vec<String>,
+    /// Those of them that were to go, and why they are still there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    failed: Vec<KeptView>,
     /// `followed`, or why the data plane has not yet.
     data_plane: String,
 }
@@ -136,7 +172,7 @@ struct Deleted {
 /// Delete a Worker
 ///
 /// Its device is unbound and cut off, its credentials are gone; the files of its disks by option.
-#[utoipa::path(delete, path = "/v1/workers/{id}", tag = "workers", params(DeleteOptions),
+#[utoipa::path(delete, path = "/v1/workers/{id}", tag = "workers", params(DeleteOptions, IfMatch),
     responses((status = 200, description = "Deleted", body = Deleted)))]
 async fn delete_worker(
     State(api): State<Api>,
@@ -147,13 +183,11 @@ async fn delete_worker(
     let id = path.read::<WorkerId>("id")?;
     let disks = worker_of(&api.shared.ledger.snapshot(), &id)?.disks.clone();
     let expected = conditions.expect(|tag| Expectation::Worker(id.clone(), tag));
-    let (_, ledger) = api.shared.ledger.submit_if(Change::DeleteWorker { worker: id }, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(Change::DeleteWorker { worker: id.clone() }, ACTOR, expected).await?;
+    api.shared.storage.forget_worker(&id);
     let data_plane = data_plane(&api, ledger.generation).await;
-    if options.delete_files {
-        api.shared.storage.remove_files(&disks, ledger.generation, &api.shared.target).await?;
-        return Ok(Json(Deleted { retained: Vec::new(), data_plane }));
-    }
-    Ok(Json(Deleted { retained: disks.iter().map(|d| d.filename.to_string()).collect(), data_plane }))
+    let (retained, failed) = files_of(&api, disks, options.delete_files, ledger.generation).await;
+    Ok(Json(Deleted { retained, failed, data_plane }))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -164,7 +198,7 @@ struct DefaultDisk {
 }
 
 /// Choose the disk that a Worker boots
-#[utoipa::path(put, path = "/v1/workers/{id}/default-disk", tag = "workers", request_body = DefaultDisk,
+#[utoipa::path(put, path = "/v1/workers/{id}/default-disk", tag = "workers", params(IfMatch), request_body = DefaultDisk,
     responses((status = 200, description = "As it is now", body = WorkerView, headers(("ETag" = String)))))]
 async fn set_default_disk(
     State(api): State<Api>,
@@ -180,7 +214,7 @@ async fn set_default_disk(
 }
 
 /// Replace a Worker's boot settings
-#[utoipa::path(put, path = "/v1/workers/{id}/boot", tag = "workers", request_body = BootForm,
+#[utoipa::path(put, path = "/v1/workers/{id}/boot", tag = "workers", params(IfMatch), request_body = BootForm,
     responses((status = 200, description = "As it is now", body = WorkerView, headers(("ETag" = String)))))]
 async fn set_boot(State(api): State<Api>, conditions: Conditions, path: Segments, Body(boot): Body<BootForm>) -> Result<Response, Problem> {
     let id: WorkerId = path.read("id")?;

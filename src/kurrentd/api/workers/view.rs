@@ -28,11 +28,11 @@ pub(super) enum ReadinessWord {
 #[serde(deny_unknown_fields)]
 #[schema(as = BootSettings)]
 pub(in crate::api) struct BootForm {
-    /// Menu entry chosen when the time is up; not in this version.
+    /// The disk that boots, by its tag, or `reboot` for none; the default disk when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 64)]
     menu_default: Option<String>,
-    /// Menu time; not in this version.
+    /// Told to the machine's scripts as the variable `menu-timeout`; at most an hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     menu_timeout_ms: Option<u32>,
     /// `nvme`.

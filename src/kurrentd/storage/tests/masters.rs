@@ -129,6 +129,25 @@ async fn a_cancelled_clone_leaves_nothing_and_no_error_and_can_be_asked_for_agai
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_import_has_its_room_from_the_start_and_two_never_count_on_the_same() {
+    let bench = Bench::new().await;
+    let free = bench.storage().probe(&kurrent_core::id::AgentName::local()).await.free_bytes;
+    // Others use this file system too: with room to spare.
+    let most = free / 4 * 3 / 4096 * 4096;
+    let (sender, body) = Slow::new();
+    let (storage, name) = (bench.storage().clone(), NAME.parse::<FileName>().unwrap());
+    let import = tokio::spawn(async move { storage.import_master(name, Some(most), body).await });
+    sender.send(Bytes::from(master()[..1 << 20].to_vec())).await.unwrap();
+    until(async || bench.storage().jobs().views().into_iter().find(|j| j.done_bytes == 1 << 20)).await;
+    let refused = bench.import("other_tpl_1.img", master(), Some(most)).await.unwrap_err();
+    assert_eq!((refused.code, refused.status), ("disk_full", 507), "{refused}");
+    drop(sender);
+    assert_eq!(import.await.unwrap().unwrap_err().code, "interrupted");
+    assert_eq!(bench.import("other_tpl_1.img", master(), Some(most)).await.unwrap_err().code, "interrupted", "the room came back");
+    assert_eq!(bench.files(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_import_is_a_job_that_others_see_and_can_stop() {
     let bench = Bench::new().await;
     let (sender, body) = Slow::new();

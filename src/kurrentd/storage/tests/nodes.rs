@@ -176,3 +176,124 @@ async fn k32_a_node_that_is_only_recorded_is_never_chosen_and_says_why() {
     let pinned = NewDisk { wanted: wanted("w1", "2", Some("far")), remark: String::new(), expected: vec![] };
     assert_eq!(bench.storage().create_disk(pinned, "test").await.unwrap_err().code, "no_storage_node");
 }
+
+/// A node whose copies end when the test says so.
+struct Slow {
+    drafts: std::sync::atomic::AtomicUsize,
+    files: Arc<Mutex<Vec<FileName>>>,
+    release: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
+}
+
+struct SlowDraft(Arc<Mutex<Vec<FileName>>>, FileName, Arc<Mutex<std::sync::mpsc::Receiver<()>>>);
+
+impl Draft for SlowDraft {
+    fn size_bytes(&self) -> u64 {
+        GIB
+    }
+    fn digest(&self) -> Option<String> {
+        None
+    }
+    fn must_copy(&self) -> bool {
+        true
+    }
+    fn copy(&mut self, job: &Running) -> Result<(), StorageError> {
+        self.2.lock().unwrap().recv_timeout(WITHIN).unwrap();
+        job.add(GIB).map_err(|e| job.explain(StorageError::new("disk_dir", 500, e.to_string())))
+    }
+    fn finish(self: Box<Self>) -> Result<Hold, StorageError> {
+        self.0.lock().unwrap().push(self.1.clone());
+        Ok(Box::new(()))
+    }
+}
+
+impl StorageNode for Slow {
+    fn probe(&self) -> NodeStatus {
+        Simulated::new(50 * GIB).probe()
+    }
+    fn draft(&self, file: &FileName, _: &Content) -> Result<Box<dyn Draft>, StorageError> {
+        self.drafts.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        Ok(Box::new(SlowDraft(Arc::clone(&self.files), file.clone(), Arc::clone(&self.release))))
+    }
+    fn grow(&self, _: &FileName, _: u64) -> Result<Hold, StorageError> {
+        Ok(Box::new(()))
+    }
+    fn remove(&self, file: &FileName) -> Result<(), StorageError> {
+        self.files.lock().unwrap().retain(|f| f != file);
+        Ok(())
+    }
+}
+
+/// The slow node alone, and what lets one copy end.
+async fn slow() -> (Bench, Arc<Slow>, std::sync::mpsc::Sender<()>) {
+    let bench = Bench::new().await;
+    let (release, released) = std::sync::mpsc::channel();
+    let node = Arc::new(Slow { drafts: Default::default(), files: Arc::default(), release: Arc::new(Mutex::new(released)) });
+    let local = Change::EditAgent { name: AgentName::local(), base_url: None, roles: None, drained: Some(true), note: None };
+    bench.shared.ledger.submit(local, "test").await.unwrap();
+    add(&bench, "slow").await;
+    bench.storage().drive("slow".parse().unwrap(), node.clone());
+    (bench, node, release)
+}
+
+async fn renew(bench: &Bench, worker: &str) {
+    let worker: WorkerId = worker.parse().unwrap();
+    bench.shared.ledger.submit(Change::DeleteWorker { worker: worker.clone() }, "test").await.unwrap();
+    bench.shared.ledger.submit(Change::CreateWorker { worker }, "test").await.unwrap();
+}
+
+async fn copying(bench: &Bench) -> String {
+    let content = Content::Master(MASTER.parse().unwrap());
+    match bench.storage().create_disk(bench.request("w1", "13", content), "test").await.unwrap() {
+        Created::Job(job) => job,
+        Created::Disk(disk) => panic!("{disk:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k41_a_job_gives_its_disk_to_the_worker_it_was_begun_for_never_to_a_new_one_of_that_name() {
+    let (bench, node, release) = slow().await;
+    let job = copying(&bench).await;
+    renew(&bench, "w1").await;
+    release.send(()).unwrap();
+    let ended = bench.ended(&job).await;
+    assert_eq!((ended.state, ended.code), (JobState::Failed, Some("worker_replaced")));
+    let new = bench.worker("w1");
+    assert_eq!((new.disks, new.default_disk, new.error.as_str()), (vec![], None, ""), "it inherits neither disk nor error");
+    assert!(node.files.lock().unwrap().is_empty(), "what nobody has is gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k41_the_jobs_of_a_deleted_worker_are_cancelled() {
+    let (bench, node, release) = slow().await;
+    let job = copying(&bench).await;
+    bench.shared.ledger.submit(Change::DeleteWorker { worker: "w1".parse().unwrap() }, "test").await.unwrap();
+    bench.storage().forget_worker(&"w1".parse().unwrap());
+    release.send(()).unwrap();
+    assert_eq!(bench.ended(&job).await.state, JobState::Cancelled);
+    assert!(node.files.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k32_k41_what_a_plan_rests_on_is_looked_at_again_before_each_disk_of_a_batch() {
+    let (bench, node, release) = slow().await;
+    let versions = ["1", "2", "3"];
+    let items: Vec<Wanted> = versions.iter().map(|v| wanted("w1", v, None)).chain([wanted("w2", "4", None)]).collect();
+    let jobs = bench.storage().create_batch(Batch { wanted: items, dry_run: false, generation: None }, "test").await.unwrap().jobs.unwrap();
+    let deadline = std::time::Instant::now() + WITHIN;
+    while node.drafts.load(std::sync::atomic::Ordering::SeqCst) < COPIES {
+        assert!(std::time::Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let drain = Change::EditAgent { name: "slow".parse().unwrap(), base_url: None, roles: None, drained: Some(true), note: None };
+    bench.shared.ledger.submit(drain, "test").await.unwrap();
+    for _ in &jobs {
+        release.send(()).unwrap();
+    }
+    let mut codes = vec![];
+    for job in &jobs {
+        codes.push(bench.ended(job).await.code.unwrap_or("ok"));
+    }
+    codes.sort_unstable();
+    assert_eq!(codes, ["no_storage_node", "no_storage_node", "ok", "ok"], "what had begun is finished, the rest goes nowhere");
+    assert_eq!(node.files.lock().unwrap().len(), 2);
+}
