@@ -93,6 +93,25 @@ fn items_that_failed_are_listed_and_the_rest_is_done() {
 }
 
 #[test]
+fn a_deletion_that_left_files_is_done_in_part_and_says_which_and_what_removes_them() {
+    let kept = json!([{ "filename": "w1.img", "code": "still_exported", "detail": "remove it with kurrent leftover delete" }]);
+    let answers = [
+        (json!({ "failed": kept }), vec!["disk", "delete", "w1", "010101010101", "--delete-file"]),
+        (json!({ "retained": ["w1.img"], "failed": kept, "data_plane": "followed" }), vec!["worker", "delete", "w1", "--delete-files"]),
+        (
+            json!({ "deleted": [{ "worker_id": "w1", "retained": ["w1.img"], "failed": kept }], "failed": [] }),
+            vec!["worker", "delete-batch", "w1", "--delete-files"],
+        ),
+    ];
+    for (answer, command) in answers {
+        let output = Fake::answering(200, answer).run(&command);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(8), "{command:?}: {said}");
+        assert!(said.contains("w1.img") && said.contains("still_exported") && said.contains("leftover delete"), "{said}");
+    }
+}
+
+#[test]
 fn settings_that_are_not_named_stay() {
     let fake = Fake::start(|seen, _| match seen.method.as_str() {
         "GET" => Reply::Tagged("\"41\"", json!({ "enforcement": null, "boot": { "method": "nvme", "menu_timeout_ms": 5 } })),

@@ -219,3 +219,33 @@ async fn a_long_import_keeps_nobody_waiting() {
     assert_eq!((status, answer["created"].as_array().map(Vec::len)), (200, Some(10_000)));
     assert!(longest < took / 2, "others waited for {longest:?} of {took:?}");
 }
+
+#[tokio::test]
+async fn what_is_deleted_but_for_a_file_says_so_and_the_other_files_are_gone() {
+    let api = server().await;
+    for (case, path) in [(1, "/v1/workers/w1?delete_files=true"), (2, "/v1/workers/batch-delete")] {
+        let worker = format!("w{case}");
+        api.expect(("POST", "/v1/workers", json!({"worker_id": worker})), 201, "").await;
+        let mut files = vec![];
+        for version in ["1", "2"] {
+            let disk = json!({"os": "data", "os_version": version, "size_bytes": 1_048_576});
+            let made = api.expect(("POST", &format!("/v1/workers/{worker}/disks"), disk), 201, "").await;
+            files.push(api.folder.path().join("disks").join(made["filename"].as_str().unwrap()));
+        }
+        // What can not be removed as a file.
+        std::fs::remove_file(&files[0]).unwrap();
+        std::fs::create_dir(&files[0]).unwrap();
+        let answer = if case == 1 {
+            api.expect(("DELETE", path, Value::Null), 200, "").await
+        } else {
+            let answer = api.expect(("POST", path, json!({"workers": [worker], "delete_files": true})), 200, "").await;
+            assert_eq!((answer["failed"].as_array().unwrap().len(), &answer["deleted"][0]["worker_id"]), (0, &json!(worker)));
+            answer["deleted"][0].clone()
+        };
+        let name = json!(files[0].file_name().unwrap().to_str().unwrap());
+        assert_eq!((&answer["retained"], &answer["failed"][0]["filename"]), (&json!([name]), &name), "{answer}");
+        assert_eq!(answer["failed"][0]["code"], "file_not_removed", "{answer}");
+        assert!(files[0].exists() && !files[1].exists(), "one that stays keeps no other");
+        api.expect(("GET", &format!("/v1/workers/{worker}"), Value::Null), 404, "worker_not_found").await;
+    }
+}
