@@ -13,7 +13,7 @@ LOCKED := --locked
 LAB := $(CARGO) run -q $(LOCKED) -p kurrent-harness --bin kurrent-lab --
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build image attest lab test check test-net test-vm bench-image bench-ledger clean
+.PHONY: help deps build image attest lab test check test-net test-vm bench-image bench-ledger bench-target clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ bench-image: image build ## figures for the README: sizes, times, memory
 
 bench-ledger: ## figures for the README: one durable change in small and large ledgers, a start, memory
 	$(CARGO) bench -q $(LOCKED) -p kurrentd --bench ledger
+
+bench-target: ## how long a change waits for the target, with few and with many bound Workers
+	$(CARGO) bench -q $(LOCKED) -p kurrentd --bench target
 
 test: ## everything: check, then network tests, then machine tests; times at the end
 	@tests/layers

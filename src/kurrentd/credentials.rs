@@ -5,6 +5,7 @@
 //! epoch and so one host NQN, they would not have one secret, and other secrets are fenced like another host.
 
 use arc_swap::ArcSwap;
+use imbl::OrdMap;
 use kurrent_core::config::Config;
 use kurrent_core::id::{MacAddr, WorkerId, host_nqn};
 use kurrent_core::ledger::Ledger;
@@ -13,7 +14,7 @@ use kurrent_core::target::Secret;
 use kurrent_core::target::tree::Keys;
 use kurrent_sys::{entropy, store};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,7 +73,8 @@ struct CredentialsFile {
 }
 
 type Key = (WorkerId, u64, MacAddr);
-type Records = BTreeMap<Key, Record>;
+/// Shared with those who read: one more record costs one record.
+type Records = OrdMap<Key, Arc<Record>>;
 
 /// Why there are no secrets. Never contains one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,7 +120,7 @@ impl CredentialStore {
     /// The record of this epoch, if it was made.
     #[must_use]
     pub fn of(&self, worker: &WorkerId, epoch: u64, device: MacAddr) -> Option<Record> {
-        self.0.records.load().as_ref().as_ref().ok()?.get(&(worker.clone(), epoch, device)).cloned()
+        self.0.records.load().as_ref().as_ref().ok()?.get(&(worker.clone(), epoch, device)).map(|r| r.as_ref().clone())
     }
 
     /// All records, for the reconciler to see what was promised before, with the addresses of the latest boots.
@@ -126,7 +128,15 @@ impl CredentialStore {
     pub fn all(&self) -> Vec<Record> {
         let mut records = self.0.records.load().as_ref().as_ref().cloned().unwrap_or_default();
         add_news(&mut records, &self.news());
-        records.into_values().collect()
+        records.values().map(|r| r.as_ref().clone()).collect()
+    }
+
+    /// As [`CredentialStore::all`], of these Workers.
+    #[must_use]
+    pub fn of_workers(&self, workers: &BTreeSet<WorkerId>) -> Vec<Record> {
+        let mut records = self.0.records.load().as_ref().as_ref().cloned().unwrap_or_default();
+        add_news(&mut records, &self.news());
+        workers.iter().flat_map(|w| of_worker(&records, w)).map(|(_, r)| r.as_ref().clone()).collect()
     }
 
     /// Remembers where a boot of this epoch is granted to. Never blocks on the disk: the next [`CredentialStore::ensure`] writes
@@ -149,7 +159,9 @@ impl CredentialStore {
     pub fn ensure(&self, wanted: &[(WorkerId, u64, MacAddr)]) -> Result<(), CredentialsError> {
         self.change(|records| {
             for key in wanted {
-                records.entry(key.clone()).or_insert_with(|| Record::new(key));
+                if !records.contains_key(key) {
+                    records.insert(key.clone(), Arc::new(Record::new(key)));
+                }
             }
         })
     }
@@ -159,7 +171,22 @@ impl CredentialStore {
     /// # Errors
     /// [`CredentialsError`]; then nothing was removed.
     pub fn retain(&self, keep: impl Fn(&Record) -> bool) -> Result<(), CredentialsError> {
-        self.change(|records| records.retain(|_, r| keep(r)))
+        self.change(|records| {
+            let gone: Vec<Key> = records.iter().filter(|(_, r)| !keep(r)).map(|(k, _)| k.clone()).collect();
+            gone.iter().for_each(|k| _ = records.remove(k));
+        })
+    }
+
+    /// As [`CredentialStore::retain`], looking only at these Workers' records.
+    ///
+    /// # Errors
+    /// [`CredentialsError`]; then nothing was removed.
+    pub fn retain_of(&self, workers: &BTreeSet<WorkerId>, keep: impl Fn(&Record) -> bool) -> Result<(), CredentialsError> {
+        self.change(|records| {
+            let of_them = workers.iter().flat_map(|w| of_worker(records, w));
+            let gone: Vec<Key> = of_them.filter(|(_, r)| !keep(r)).map(|(k, _)| k.clone()).collect();
+            gone.iter().for_each(|k| _ = records.remove(k));
+        })
     }
 
     fn change(&self, change: impl FnOnce(&mut Records)) -> Result<(), CredentialsError> {
@@ -169,8 +196,8 @@ impl CredentialStore {
         let mut next = records.clone();
         change(&mut next);
         let news = self.news().clone();
-        let moved = add_news(&mut next, &news);
-        if moved || next.len() != records.len() || next.keys().ne(records.keys()) {
+        add_news(&mut next, &news);
+        if !next.ptr_eq(records) {
             save(&self.0.path, &next).map_err(CredentialsError::NotDurable)?;
             self.0.records.store(Arc::new(Ok(next)));
         }
@@ -180,18 +207,25 @@ impl CredentialStore {
     }
 }
 
-/// Puts addresses into the records they are of; whether that changed any.
-fn add_news(records: &mut Records, news: &BTreeMap<Key, Vec<Ipv4Addr>>) -> bool {
-    let mut moved = false;
+/// One Worker's records.
+fn of_worker<'a>(records: &'a Records, worker: &WorkerId) -> impl Iterator<Item = (&'a Key, &'a Arc<Record>)> {
+    let (first, last) = (MacAddr([0; 6]), MacAddr([0xff; 6]));
+    records.range((worker.clone(), 0, first)..=(worker.clone(), u64::MAX, last))
+}
+
+/// Puts addresses into the records they are of; what has them already is not touched.
+fn add_news(records: &mut Records, news: &BTreeMap<Key, Vec<Ipv4Addr>>) {
     for (key, addresses) in news {
-        let Some(record) = records.get_mut(key) else { continue };
-        let before = record.addresses.clone();
+        let Some(record) = records.get(key) else { continue };
+        let mut all = record.addresses.clone();
         for address in addresses {
-            add_address(&mut record.addresses, *address);
+            add_address(&mut all, *address);
         }
-        moved |= record.addresses != before;
+        if all != record.addresses {
+            let moved = Record { addresses: all, ..record.as_ref().clone() };
+            records.insert(key.clone(), Arc::new(moved));
+        }
     }
-    moved
 }
 
 /// As the latest, and each only once.
@@ -214,7 +248,7 @@ fn load(path: &Path) -> Result<Records, String> {
     let mut records = Records::new();
     for record in file.credentials {
         let key = (record.worker_id.clone(), record.epoch, record.device);
-        if records.insert(key, record).is_some() {
+        if records.insert(key, Arc::new(record)).is_some() {
             return Err(format!("{}: a worker, epoch and device occur twice", path.display()));
         }
     }
@@ -222,7 +256,7 @@ fn load(path: &Path) -> Result<Records, String> {
 }
 
 fn save(path: &Path, records: &Records) -> Result<(), String> {
-    let file = CredentialsFile { version: VERSION, credentials: records.values().cloned().collect() };
+    let file = CredentialsFile { version: VERSION, credentials: records.values().map(|r| r.as_ref().clone()).collect() };
     let text = Zeroizing::new(serde_saphyr::to_string(&file).map_err(|_| "they could not be put into text".to_owned())?);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;

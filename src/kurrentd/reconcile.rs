@@ -1,18 +1,19 @@
 //! The task that makes the kernel's target follow the ledger: observe, plan, run, observe again.
 //!
-//! It follows every ledger snapshot, looks again by itself every [`SWEEP`] to repair drift, and tries again with back-off after a
-//! failure. When the daemon ends, the exports stay: workers must not notice; the next start adopts what is right already.
+//! It follows every ledger snapshot, looks at everything again by itself every [`SWEEP`] to repair drift, and tries again with
+//! back-off after a failure. In between a pass looks only at what the change is about, so that it costs the same in a large ledger. When the daemon ends, the exports stay: workers must not notice; the next start adopts what is right already.
 //! A kernel without target is a fault that is shown, not an end: the rest of the appliance serves.
 
 mod fence;
 mod pass;
+mod whose;
 
 use crate::shared::SharedRef;
 use anyhow::Context;
 use kurrent_core::id::Nqn;
 use kurrent_core::ledger::Ledger;
 use kurrent_core::stage1;
-use kurrent_core::target::tree::{Keys, Observed};
+use kurrent_core::target::tree::{Keys, NAMESPACE_ID, Observed};
 use kurrent_sys::configfs::Nvmet;
 use pass::Follower;
 use serde::Serialize;
@@ -55,8 +56,9 @@ pub struct Observation {
     pub generation: u64,
     /// Whether a pass was made at all since the start.
     pub looked: bool,
-    /// Disks that are exported, read back.
-    pub exports: Vec<Export>,
+    /// Prefix of the names that are ours.
+    #[serde(skip)]
+    pub base: String,
     /// Who is connected.
     pub sessions: Vec<Session>,
     /// Why this kernel can export nothing at all, when it has no target.
@@ -73,6 +75,23 @@ pub struct Observation {
 }
 
 impl Observation {
+    /// Disks that are exported, read back.
+    #[must_use]
+    pub fn exports(&self) -> Vec<Export> {
+        let links = self.tree.port.iter().flat_map(|p| &p.links);
+        links.filter_map(|name| self.export(name)).collect()
+    }
+
+    /// How this disk is exported, if it is.
+    #[must_use]
+    pub fn export(&self, subsystem: &str) -> Option<Export> {
+        let linked = self.tree.port.as_ref().is_some_and(|p| p.links.contains(subsystem));
+        let is = self.tree.subsystems.get(subsystem).filter(|_| linked && subsystem.starts_with(&self.base))?;
+        let namespace = is.namespaces.get(&NAMESPACE_ID).filter(|n| n.enabled)?;
+        let host = is.allowed.first().cloned().unwrap_or_default();
+        Some(Export { subsystem: subsystem.to_owned(), host, path: namespace.path.clone() })
+    }
+
     /// The faults that a change at `generation` may have to do with: not those of disks that were broken before it.
     fn blocking(&self, generation: u64) -> impl Iterator<Item = &str> {
         self.faults.iter().filter(move |f| self.fault_since.get(*f).is_none_or(|since| *since >= generation)).map(String::as_str)
@@ -187,7 +206,7 @@ pub async fn serve(shared: SharedRef, kernel: Kernel) -> anyhow::Result<()> {
             faults => shared.faults.set("target", faults.join("; ")),
         }
         shared.target.publish(seen);
-        let wait = if faulty { retry } else { SWEEP };
+        let wait = if faulty { retry } else { follower.sweep_in() };
         retry = if faulty { (retry * 2).min(LONGEST_RETRY) } else { FIRST_RETRY };
         tokio::select! {
             changed = ledgers.changed() => {

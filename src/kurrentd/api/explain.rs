@@ -128,7 +128,7 @@ fn target(api: &Api, ledger: &Ledger, mac: MacAddr, address: Option<Ipv4Addr>) -
     let granted = record.map(|r| r.addresses).unwrap_or_default();
     TargetFacts {
         looked: seen.looked,
-        exported: host.is_some_and(|(nqn, host)| seen.exports.iter().any(|e| e.subsystem == nqn && e.host == host)),
+        exported: host.is_some_and(|(nqn, host)| seen.export(&nqn).is_some_and(|e| e.host == host)),
         connected: seen.sessions.iter().any(|s| Some(s.address) == address || granted.contains(&s.address)),
         faults: seen.faults.clone(),
     }

@@ -153,12 +153,11 @@ impl From<crate::reconcile::Session> for SessionView {
 
 impl From<&Observation> for Target {
     fn from(seen: &Observation) -> Self {
-        let export =
-            |e: &crate::reconcile::Export| ExportView { subsystem: e.subsystem.clone(), host: e.host.clone(), path: e.path.clone() };
+        let export = |e: crate::reconcile::Export| ExportView { subsystem: e.subsystem, host: e.host, path: e.path };
         Self {
             generation: seen.generation,
             looked: seen.looked,
-            exports: seen.exports.iter().map(export).collect(),
+            exports: seen.exports().into_iter().map(export).collect(),
             sessions: seen.sessions.iter().cloned().map(Into::into).collect(),
             faults: seen.faults.clone(),
         }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the connections of a cut controller may take to go. The kernel does it in milliseconds.
@@ -24,8 +25,8 @@ pub(super) struct Whose {
     pub(super) addresses: BTreeSet<Ipv4Addr>,
     /// Somebody lost the disk whose address is not known: whatever does not come from an address of `staying` may be theirs.
     pub(super) strangers: bool,
-    /// Addresses of hosts that keep their access.
-    pub(super) staying: BTreeSet<Ipv4Addr>,
+    /// Addresses of hosts that keep their access; asked only of strangers.
+    pub(super) staying: Arc<BTreeSet<Ipv4Addr>>,
 }
 
 impl Whose {

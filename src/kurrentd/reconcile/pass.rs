@@ -1,19 +1,21 @@
 //! One pass of the reconciler: from a ledger snapshot to what the kernel exports. Blocking.
 
-use super::fence::{Fence, Whose};
-use super::{Export, Kernel, Observation, Session};
+use super::fence::Fence;
+use super::whose::{Addresses, Cuts};
+use super::{Kernel, Observation, SWEEP, Session};
 use crate::credentials::{CredentialStore, Record};
 use crate::shared::LeaseSnapshot;
 use crate::storage::image;
 use kurrent_core::config::Config;
 use kurrent_core::id::{MacAddr, WorkerId, host_nqn};
 use kurrent_core::ledger::Ledger;
-use kurrent_core::target::Step;
 use kurrent_core::target::plan::{Subject, plan};
-use kurrent_core::target::tree::{Desired, Keys, NAMESPACE_ID, Observed, ObservedHost};
+use kurrent_core::target::tree::{Desired, Keys, NAMESPACE_ID, Observed, ObservedHost, Port};
+use kurrent_core::target::{Step, changed};
 use kurrent_sys::configfs::{Nvmet, TargetError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::{Duration, Instant};
 
 /// Carries what must be remembered from pass to pass.
 pub struct Follower {
@@ -24,12 +26,29 @@ pub struct Follower {
     adopted: Option<BTreeSet<Binding>>,
     /// Faults of this pass that are about one host's access: the host and the fault.
     host_faults: Vec<(String, String)>,
-    /// The host that each subsystem should have.
-    hosts_wanted: BTreeMap<String, String>,
     /// The size that the kernel was last told to look at, by subsystem.
     sizes: BTreeMap<String, u64>,
     /// The generation at which a fault (text, host) was first seen.
     faults_since: BTreeMap<(String, String), u64>,
+    /// What the next pass may go on from.
+    followed: Option<Followed>,
+    /// When everything was looked at.
+    swept: Instant,
+}
+
+/// A pass after which the tree was as the ledger wants it, but for single Workers.
+struct Followed {
+    ledger: Ledger,
+    seen: Observation,
+    /// Those Workers.
+    broken: BTreeSet<WorkerId>,
+}
+
+/// What a pass looks at when it does not look at everything.
+struct Part {
+    workers: BTreeSet<WorkerId>,
+    /// All names that they have or had in the target.
+    names: BTreeSet<String>,
 }
 
 type Binding = (WorkerId, u64, MacAddr);
@@ -42,30 +61,113 @@ impl Follower {
             fence: Fence::new(kernel.tcp, local),
             adopted: None,
             host_faults: Vec::new(),
-            hosts_wanted: BTreeMap::new(),
+            followed: None,
+            swept: Instant::now(),
             sizes: BTreeMap::new(),
             faults_since: BTreeMap::new(),
         }
     }
 
+    /// After a pass without faults, or with faults of single Workers, only what the ledger says otherwise since then is looked at,
+    /// and those Workers: one change costs the same in a small and in a large ledger. Everything is looked at when nothing changed
+    /// (drift, another try), when that is due, and whenever the part does not tell enough.
     pub(super) fn pass(&mut self, config: &Config, ledger: &Ledger, leases: &LeaseSnapshot) -> Observation {
-        let mut seen = Observation { generation: ledger.generation, looked: true, ..Observation::default() };
-        let wanted = wanted_keys(ledger);
+        self.host_faults.clear();
+        let part = self.part(config, ledger).and_then(|(part, seen)| self.look(config, ledger, leases, Some(&part), seen));
+        let mut seen = part.unwrap_or_else(|| {
+            self.host_faults.clear();
+            self.swept = Instant::now();
+            let seen = Observation { base: format!("{}:", config.agent.nqn_base), ..Observation::default() };
+            self.look(config, ledger, leases, None, seen).unwrap_or_default()
+        });
+        self.date_faults(&mut seen);
+        let broken = self.broken(config, ledger, &seen);
+        self.followed = broken.map(|broken| Followed { ledger: ledger.clone(), seen: seen.clone(), broken });
+        seen
+    }
+
+    /// When everything is to be looked at again.
+    pub(super) fn sweep_in(&self) -> Duration {
+        SWEEP.saturating_sub(self.swept.elapsed())
+    }
+
+    /// What this pass must look at, and the observation that it goes on from.
+    fn part(&self, config: &Config, ledger: &Ledger) -> Option<(Part, Observation)> {
+        let last = self.followed.as_ref().filter(|f| f.ledger.generation != ledger.generation && !self.sweep_in().is_zero())?;
+        let mut workers = changed::workers(&last.ledger, ledger);
+        workers.extend(last.broken.iter().cloned());
+        let mut names = changed::names(config, &last.ledger, &workers);
+        names.extend(changed::names(config, ledger, &workers));
+        Some((Part { workers, names }, Observation { faults: Vec::new(), fault_since: BTreeMap::new(), ..last.seen.clone() }))
+    }
+
+    /// The Workers that this pass's faults are of; `None` when they are not only of single Workers.
+    fn broken(&self, config: &Config, ledger: &Ledger, seen: &Observation) -> Option<BTreeSet<WorkerId>> {
+        if seen.faults.len() != self.host_faults.len() || !self.fence.pending().is_empty() || seen.tree.port.is_none() {
+            return None;
+        }
+        if seen.faults.is_empty() {
+            return Some(BTreeSet::new());
+        }
+        let bound = wanted_keys(ledger, ledger.bound.keys());
+        let by_host: BTreeMap<String, WorkerId> =
+            bound.into_iter().map(|(worker, epoch, _)| (host_nqn(&config.agent.nqn_base, &worker, epoch).to_string(), worker)).collect();
+        self.host_faults.iter().map(|(host, _)| by_host.get(host).cloned()).collect()
+    }
+
+    /// One look: at everything, into an empty observation, or at a part of what `seen` has. `None`: the part does not tell enough.
+    fn look(
+        &mut self,
+        config: &Config,
+        ledger: &Ledger,
+        leases: &LeaseSnapshot,
+        part: Option<&Part>,
+        mut seen: Observation,
+    ) -> Option<Observation> {
+        (seen.generation, seen.looked) = (ledger.generation, true);
+        let workers = part.map(|p| &p.workers);
+        let wanted = workers.map_or_else(|| wanted_keys(ledger, ledger.bound.keys()), |w| wanted_keys(ledger, w));
         if let Err(fault) = self.credentials.ensure(&wanted) {
             // What is exported stays, what is revoked goes; nothing new is opened without secrets.
             seen.faults.push(fault.to_string());
         }
-        self.host_faults.clear();
-        let mut looked = false;
-        match self.nvmet.observe() {
-            Ok(before) => {
+        let (mut looked, mut cuts) = (false, false);
+        let names = part.map(|p| &p.names);
+        let observed = match names {
+            None => self.nvmet.observe().map(|tree| seen.tree = tree),
+            Some(names) => self.nvmet.observe_again(names, &mut seen.tree),
+        };
+        match observed {
+            Ok(()) => {
                 looked = true;
-                let desired = self.desired(config, ledger, &wanted, &before);
-                let known = self.addresses(config, &wanted, leases);
-                self.follow(&desired, &before, &known, &mut seen);
-                self.tell_sizes(ledger, &desired, &mut seen);
-                self.read_back(&desired, &mut seen);
+                let desired = self.desired(config, ledger, &wanted, &seen.tree, workers);
+                let before = names.map_or_else(|| seen.tree.clone(), |n| seen.tree.part(n));
+                let steps = plan(&desired, &before);
+                if part.is_some() && (!seen.faults.is_empty() || port_is_wrong(&desired, &before)) {
+                    return None;
+                }
+                cuts = steps.iter().any(|s| self.is_cut(s, &before).is_some());
+                let known = if cuts { self.addresses(config, &wanted, leases, workers) } else { Addresses::default() };
+                let mut whose = Cuts::new(&desired, &before, known);
+                // Of whom a stranger can be told apart, only a look at everything says.
+                if part.is_some()
+                    && steps.iter().any(|s| self.is_cut(s, &before).is_some_and(|(s, unseen)| whose.whose(s, unseen).strangers))
+                {
+                    return None;
+                }
+                let all = seen.tree.clone();
+                self.fence.retain(|s| all.subsystems.contains_key(s));
+                self.follow(&desired, &steps, &before, &mut whose, &mut seen);
+                self.tell_sizes(ledger, &desired, part, &mut seen);
+                if !steps.is_empty()
+                    && let Err(fault) = self.read_back(&desired, names, &mut seen)
+                {
+                    // What it exports now nobody knows.
+                    seen.tree = Observed::default();
+                    seen.faults.push(fault.to_string());
+                }
             }
+            Err(_) if part.is_some() => return None,
             Err(fault) => {
                 if matches!(fault, TargetError::NotAvailable(_)) {
                     // Nothing is exported and nobody is let in: there is nothing to wait for before secrets go.
@@ -75,29 +177,48 @@ impl Follower {
                 seen.faults.push(fault.to_string());
             }
         }
-        match self.fence.connections() {
-            Ok(connections) => seen.sessions = sessions(connections),
-            Err(fault) => seen.faults.push(fault),
+        // The list is as long as there are connections: a change that cuts nobody does not need it.
+        if cuts || part.is_none() {
+            match self.fence.connections() {
+                Ok(connections) => seen.sessions = sessions(connections),
+                Err(fault) => seen.faults.push(fault),
+            }
         }
         // Until the old epoch is fenced its record tells whose connections must go.
         if looked && self.fence.pending().is_empty() {
             let wanted: BTreeSet<&Binding> = wanted.iter().collect();
             let hosted = |r: &Record| seen.tree.hosts.contains_key(host_nqn(&config.agent.nqn_base, &r.worker_id, r.epoch).as_str());
-            let kept = |r: &Record| hosted(r) || wanted.contains(&(r.worker_id.clone(), r.epoch, r.device));
-            if let Err(fault) = self.credentials.retain(kept) {
+            let kept = |r: &Record| wanted.contains(&(r.worker_id.clone(), r.epoch, r.device)) || hosted(r);
+            let retained = workers.map_or_else(|| self.credentials.retain(kept), |w| self.credentials.retain_of(w, kept));
+            if let Err(fault) = retained {
                 seen.faults.push(fault.to_string());
             }
         }
-        self.date_faults(&mut seen);
-        seen
+        Some(seen)
+    }
+
+    /// The subsystem of a step before which must be noted who is connected, and whether it was cut without us.
+    fn is_cut<'s>(&self, step: &'s Step, before: &Observed) -> Option<(&'s str, bool)> {
+        match step {
+            Step::Unlink(s) => Some((s, false)),
+            // Cut by somebody else, before this daemon started or by hand: who was connected nobody has noted.
+            Step::ConfirmCut(s) if before.subsystems.contains_key(s) && !self.fence.knows(s) => Some((s, true)),
+            _ => None,
+        }
     }
 
     /// Has the kernel look again at disks that were enlarged. After a start at all of them: a crash may have come between the
     /// record and this. One whose size is the same is not touched by it.
-    fn tell_sizes(&mut self, ledger: &Ledger, desired: &Desired, seen: &mut Observation) {
-        let disks = ledger.workers.values().flat_map(|w| &w.disks);
+    fn tell_sizes(&mut self, ledger: &Ledger, desired: &Desired, part: Option<&Part>, seen: &mut Observation) {
+        let workers: Vec<_> =
+            part.map_or_else(|| ledger.workers.values().collect(), |p| p.workers.iter().filter_map(|w| ledger.workers.get(w)).collect());
+        let disks = workers.iter().flat_map(|w| &w.disks);
         let sizes: BTreeMap<&str, u64> = disks.map(|d| (d.nqn.as_str(), d.size_bytes)).collect();
-        self.sizes.retain(|subsystem, _| desired.subsystems.contains_key(subsystem));
+        let is_there = |subsystem: &String| desired.subsystems.contains_key(subsystem);
+        match part {
+            None => self.sizes.retain(|subsystem, _| is_there(subsystem)),
+            Some(part) => part.names.iter().filter(|n| !is_there(n)).for_each(|n| _ = self.sizes.remove(n)),
+        }
         for (subsystem, wanted) in &desired.subsystems {
             let Some(size) = sizes.get(subsystem.as_str()).filter(|size| self.sizes.get(subsystem) != Some(*size)) else { continue };
             match self.nvmet.revalidate(subsystem, NAMESPACE_ID) {
@@ -124,38 +245,41 @@ impl Follower {
         self.faults_since = since;
     }
 
-    fn desired(&mut self, config: &Config, ledger: &Ledger, wanted: &[Binding], before: &Observed) -> Desired {
+    fn desired(
+        &mut self,
+        config: &Config,
+        ledger: &Ledger,
+        wanted: &[Binding],
+        before: &Observed,
+        workers: Option<&BTreeSet<WorkerId>>,
+    ) -> Desired {
         let unusable = self.credentials.fault().is_some();
         let adopted = self.adopted.get_or_insert_with(|| wanted.iter().cloned().collect());
-        Desired::from_ledger(config, ledger, |worker, epoch| {
+        let keys = |worker: &WorkerId, epoch: u64| {
             let binding = (worker.clone(), epoch, *ledger.bound.get(worker)?);
             if unusable && adopted.contains(&binding) {
                 // A damaged file must not cut a running worker; the kernel knows the keys it was given.
                 return before.hosts.get(host_nqn(&config.agent.nqn_base, worker, epoch).as_str())?.keys.clone();
             }
             self.credentials.of(&binding.0, epoch, binding.2).map(|r| r.keys())
-        })
+        };
+        match workers {
+            None => Desired::from_ledger(config, ledger, keys),
+            Some(workers) => Desired::of_workers(config, ledger, workers, keys),
+        }
     }
 
-    fn follow(&mut self, desired: &Desired, before: &Observed, known: &Addresses, seen: &mut Observation) {
-        let steps = plan(desired, before);
-        self.hosts_wanted = desired.subsystems.iter().map(|(name, s)| (name.clone(), s.host.clone())).collect();
-        self.fence.retain(|s| before.subsystems.contains_key(s));
+    fn follow(&mut self, desired: &Desired, steps: &[Step], before: &Observed, whose: &mut Cuts<'_>, seen: &mut Observation) {
         let mut failed: BTreeSet<Subject<'_>> = BTreeSet::new();
         let mut asked: BTreeSet<&str> = BTreeSet::new();
-        for step in &steps {
+        for step in steps {
             if step.needs().any(|n| failed.contains(&n)) {
                 // What follows about the same thing is built on it: no link when the host could not be allowed.
                 failed.insert(step.subject());
                 continue;
             }
-            match step {
-                Step::Unlink(s) => self.fence.cut(s, whose(desired, before, s, known, false)),
-                // Cut by somebody else, before this daemon started or by hand: who was connected nobody has noted.
-                Step::ConfirmCut(s) if before.subsystems.contains_key(s) && !self.fence.knows(s) => {
-                    self.fence.cut(s, whose(desired, before, s, known, true));
-                }
-                _ => {}
+            if let Some((s, unseen)) = self.is_cut(step, before) {
+                self.fence.cut(s, whose.whose(s, unseen));
             }
             if let Step::ConfirmCut(s) = step {
                 asked.insert(s);
@@ -165,7 +289,7 @@ impl Follower {
                 Err(fault) => {
                     let text = format!("{step}: {fault}");
                     let host = match step.subject() {
-                        Subject::Subsystem(s) => Some(self.hosts_wanted.get(s).cloned().unwrap_or_default()),
+                        Subject::Subsystem(s) => Some(desired.subsystems.get(s).map(|s| s.host.clone()).unwrap_or_default()),
                         Subject::Host(h) => Some(h.to_owned()),
                         Subject::Port => None,
                     };
@@ -211,69 +335,36 @@ impl Follower {
         }
     }
 
-    /// Where every device that may be connected is known to be: by what its boots were granted, and by its lease.
-    fn addresses(&self, config: &Config, wanted: &[Binding], leases: &LeaseSnapshot) -> Addresses {
-        let records = self.credentials.all();
-        let leased = |device: MacAddr| leases.iter().filter(move |(_, mac)| **mac == device).map(|(ip, _)| *ip);
-        let of_record = |r: &Record| {
-            let host = host_nqn(&config.agent.nqn_base, &r.worker_id, r.epoch).to_string();
-            (host, Some(r.keys()), r.addresses.iter().copied().chain(leased(r.device)).collect())
-        };
+    /// Where every device that may be connected is known to be; of `workers`, or of all.
+    fn addresses(&self, config: &Config, wanted: &[Binding], leases: &LeaseSnapshot, workers: Option<&BTreeSet<WorkerId>>) -> Addresses {
+        let records = workers.map_or_else(|| self.credentials.all(), |w| self.credentials.of_workers(w));
         // With an unusable credentials file only the ledger tells who is who.
         let unrecorded = wanted
             .iter()
             .filter(|_| self.credentials.fault().is_some())
-            .map(|(worker, epoch, device)| (host_nqn(&config.agent.nqn_base, worker, *epoch).to_string(), None, leased(*device).collect()));
-        Addresses(records.iter().map(of_record).chain(unrecorded).collect())
+            .map(|(worker, epoch, device)| (host_nqn(&config.agent.nqn_base, worker, *epoch).to_string(), *device));
+        Addresses::new(&config.agent.nqn_base, &records, unrecorded.collect(), leases)
     }
 
-    /// "Exported" means read back from the kernel, not that a step was run.
-    fn read_back(&self, desired: &Desired, seen: &mut Observation) {
-        let after = match self.nvmet.observe() {
-            Ok(after) => after,
-            Err(fault) => return seen.faults.push(fault.to_string()),
+    /// "Exported" means read back from the kernel, not that a step was run. What was seen before is that when none was.
+    fn read_back(&self, desired: &Desired, part: Option<&BTreeSet<String>>, seen: &mut Observation) -> Result<(), TargetError> {
+        let still = match part {
+            None => {
+                seen.tree = self.nvmet.observe()?;
+                plan(desired, &seen.tree)
+            }
+            Some(names) => {
+                self.nvmet.observe_again(names, &mut seen.tree)?;
+                plan(desired, &seen.tree.part(names))
+            }
         };
         if seen.faults.is_empty()
-            && let Some(step) = plan(desired, &after).first()
+            && let Some(step) = still.first()
         {
             seen.faults.push(format!("the kernel did not keep what it was told: still to do: {step}"));
         }
-        let linked = after.port.as_ref().map(|p| p.links.clone()).unwrap_or_default();
-        for (name, subsystem) in after.subsystems.iter().filter(|(n, _)| desired.owns(n) && linked.contains(*n)) {
-            let Some(namespace) = subsystem.namespaces.get(&NAMESPACE_ID).filter(|n| n.enabled) else { continue };
-            let host = subsystem.allowed.first().cloned().unwrap_or_default();
-            seen.exports.push(Export { subsystem: name.clone(), host, path: namespace.path.clone() });
-        }
-        seen.tree = after;
+        Ok(())
     }
-}
-
-/// Host, its keys where they are known, and its addresses.
-struct Addresses(Vec<(String, Option<Keys>, BTreeSet<Ipv4Addr>)>);
-
-impl Addresses {
-    /// Those of the host that the kernel knows by this name and these keys: two devices may have had one name in turn.
-    fn of(&self, host: &str, keys: Option<&Keys>) -> BTreeSet<Ipv4Addr> {
-        let same = |name: &str, known: &Option<Keys>| name == host && known.as_ref().is_none_or(|k| Some(k) == keys);
-        self.0.iter().filter(|(name, known, _)| same(name, known)).flat_map(|(_, _, addresses)| addresses).copied().collect()
-    }
-}
-
-/// Whose connections a cut of `subsystem` must have ended: those of the hosts that lose it. `unseen`: it was cut without us, so
-/// that others than those still on its list may have had it.
-fn whose(desired: &Desired, before: &Observed, subsystem: &str, known: &Addresses, unseen: bool) -> Whose {
-    let keys = |host: &str| before.hosts.get(host).and_then(|h| h.keys.as_ref());
-    let stays = |host: &str| desired.hosts.get(host).is_some_and(|wanted| keys(host) == Some(wanted));
-    let mut whose = Whose { strangers: unseen, ..Whose::default() };
-    whose.staying = before.hosts.keys().filter(|h| stays(h)).flat_map(|h| known.of(h, keys(h))).collect();
-    let Some(is) = before.subsystems.get(subsystem) else { return whose };
-    whose.strangers |= is.allow_any || is.allowed.is_empty();
-    for host in is.allowed.iter().filter(|h| !stays(h)) {
-        let addresses = known.of(host, keys(host));
-        whose.strangers |= addresses.is_empty();
-        whose.addresses.extend(addresses);
-    }
-    whose
 }
 
 /// Connections by address.
@@ -285,8 +376,13 @@ fn sessions(connections: Vec<SocketAddrV4>) -> Vec<Session> {
     by_address.into_iter().map(|(address, connections)| Session { address, connections }).collect()
 }
 
-/// The secrets that every bound Worker must have.
-fn wanted_keys(ledger: &Ledger) -> Vec<Binding> {
-    let bound = ledger.bound.iter().filter(|(worker, _)| ledger.workers.contains_key(*worker));
-    bound.filter_map(|(worker, mac)| Some((worker.clone(), ledger.device(*mac)?.epoch, *mac))).collect()
+/// The secrets that these Workers must have, those that are bound.
+fn wanted_keys<'a>(ledger: &Ledger, workers: impl IntoIterator<Item = &'a WorkerId>) -> Vec<Binding> {
+    let bound = workers.into_iter().filter(|w| ledger.workers.contains_key(*w)).filter_map(|w| Some((w, *ledger.bound.get(w)?)));
+    bound.filter_map(|(worker, mac)| Some((worker.clone(), ledger.device(mac)?.epoch, mac))).collect()
+}
+
+/// Whether there is more to do than with a part of what is linked to it.
+fn port_is_wrong(desired: &Desired, is: &Observed) -> bool {
+    is.port.as_ref().map(|p| &p.address) != desired.port.as_ref().map(Port::attributes).as_ref()
 }

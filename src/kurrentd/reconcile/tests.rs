@@ -134,7 +134,7 @@ impl Bench {
 
 /// Nobody may reach anything of ours: not linked, nobody allowed.
 fn assert_nobody_in(seen: &Observation) {
-    assert_eq!(seen.exports, vec![]);
+    assert_eq!(seen.exports(), vec![]);
     assert!(seen.tree.port.as_ref().is_none_or(|p| p.links.is_empty()), "{:?}", seen.tree);
     assert!(seen.tree.subsystems.values().all(|s| s.allowed.is_empty()), "{:?}", seen.tree);
 }
@@ -176,9 +176,9 @@ async fn binding_exports_the_disk_and_a_boot_gets_what_opens_it_and_unbinding_ta
     let credentials = bench.boot(A).unwrap();
     target.ready(&credentials).unwrap();
     let seen = target.observation();
-    assert_eq!(seen.exports.len(), 1);
+    assert_eq!(seen.exports().len(), 1);
     assert_eq!(
-        (seen.exports[0].subsystem.as_str(), seen.exports[0].host.as_str()),
+        (seen.exports()[0].subsystem.as_str(), seen.exports()[0].host.as_str()),
         (credentials.subsystem.as_str(), credentials.host.as_str())
     );
     assert!(bench.boot(B).is_err());
@@ -186,7 +186,7 @@ async fn binding_exports_the_disk_and_a_boot_gets_what_opens_it_and_unbinding_ta
     let unbound = bench.change(Change::Unbind { mac: A }).await;
     target.settled(unbound, WITHIN).await.unwrap();
     assert!(target.ready(&credentials).is_err());
-    assert_eq!((target.observation().exports.len(), bench.shared.credentials.all()), (0, vec![]));
+    assert_eq!((target.observation().exports().len(), bench.shared.credentials.all()), (0, vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,7 +198,7 @@ async fn a_restart_of_the_daemon_touches_nothing_that_is_right() {
     let before = fingerprint(&bench.root());
     let bench = bench.restart().await;
     let seen = bench.pass(&mut bench.follower());
-    assert_eq!((seen.faults, seen.exports.len()), (vec![], 1));
+    assert_eq!((seen.faults.clone(), seen.exports().len()), (vec![], 1));
     assert_eq!(fingerprint(&bench.root()), before);
 }
 
@@ -213,11 +213,11 @@ async fn a_damaged_credentials_file_cuts_nobody_and_lets_nobody_new_in() {
     let mut follower = bench.follower();
     let seen = bench.pass(&mut follower);
     assert!(seen.faults.iter().any(|f| f.contains("credentials.yml")), "{:?}", seen.faults);
-    assert_eq!((seen.exports.len(), fingerprint(&bench.root()) == before), (1, true));
+    assert_eq!((seen.exports().len(), fingerprint(&bench.root()) == before), (1, true));
     assert!(bench.boot(A).is_err());
     bench.bind(B, "w1").await;
     let seen = bench.pass(&mut follower);
-    assert_eq!((seen.exports, seen.tree.hosts.len()), (vec![], 0), "the old device is out although nobody new can come in");
+    assert_eq!((seen.exports(), seen.tree.hosts.len()), (vec![], 0), "the old device is out although nobody new can come in");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -236,7 +236,7 @@ async fn drift_made_by_hand_is_repaired() {
     let mut follower = bench.follower();
     bench.bind(A, "w1").await;
     let right = bench.pass(&mut follower);
-    let subsystem = right.exports[0].subsystem.clone();
+    let subsystem = right.exports()[0].subsystem.clone();
     let nvmet = bench.nvmet();
     // The worker itself reconnects all the while; it keeps its access, so nothing waits for it to go.
     bench.connections(&[ADDRESS_OF_A]);
@@ -259,7 +259,7 @@ async fn one_disk_that_can_not_be_served_does_not_keep_the_others() {
     bench.bind(B, "w2").await;
     let mut follower = bench.follower();
     let seen = bench.pass(&mut follower);
-    assert_eq!(seen.exports.len(), 1);
+    assert_eq!(seen.exports().len(), 1);
     assert!(seen.faults.len() == 1 && seen.faults[0].contains("512-byte sectors"), "{:?}", seen.faults);
     // A change of the other Worker is followed although this disk is broken; one of its own is not.
     let target = TargetHandle::default();
@@ -278,7 +278,7 @@ async fn one_disk_that_can_not_be_served_does_not_keep_the_others() {
     assert!(bench.pass(&mut follower).faults[0].contains("can not be read"));
     fs::write(&path, vec![0; 1 << 20]).unwrap();
     let seen = bench.pass(&mut follower);
-    assert_eq!((seen.faults, seen.exports.len()), (vec![], 2));
+    assert_eq!((seen.faults.clone(), seen.exports().len()), (vec![], 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -294,11 +294,11 @@ async fn a_disk_that_was_enlarged_is_shown_larger_without_a_cut_also_when_the_da
     assert_eq!(seen_size(), 1 << 20);
     bench.shared.storage.resize_disk(&worker, &disk.os_tag, 2 << 20, "test", vec![]).await.unwrap();
     let seen = bench.pass(&mut follower);
-    assert_eq!((seen.faults, seen.exports.len(), seen_size()), (vec![], 1, 2 << 20));
+    assert_eq!((seen.faults.clone(), seen.exports().len(), seen_size()), (vec![], 1, 2 << 20));
     bench.shared.storage.resize_disk(&worker, &disk.os_tag, 3 << 20, "test", vec![]).await.unwrap();
     let bench = bench.restart().await;
     let seen = bench.pass(&mut bench.follower());
-    assert_eq!((seen.faults, seen.exports.len(), seen_size()), (vec![], 1, 3 << 20));
+    assert_eq!((seen.faults.clone(), seen.exports().len(), seen_size()), (vec![], 1, 3 << 20));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -338,4 +338,30 @@ async fn a_kernel_without_target_is_a_fault_in_words() {
     let why = bench.shared.target.settled(bound, Duration::from_millis(500)).await.unwrap_err();
     assert!(why.contains("not available on this kernel"), "{why}");
     assert!(bench.shared.faults.list().iter().any(|f| f.contains("not available")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_costs_a_look_at_its_own_worker_and_drift_of_others_is_found_by_the_next_sweep() {
+    let bench = Bench::new().await;
+    bench.worker("w2").await;
+    bench.bind(A, "w1").await;
+    bench.bind(B, "w2").await;
+    let mut follower = bench.follower();
+    let right = bench.pass(&mut follower);
+    let of = |worker: &str| bench.shared.ledger.snapshot().workers[&worker.parse::<WorkerId>().unwrap()].disks[0].nqn.to_string();
+    bench.nvmet().run(&Step::Unlink(of("w2"))).unwrap();
+    bench.change(Change::EditDevice { mac: B, note: Some("moved".into()), keyless_allowed: None, loader: None }).await;
+    let seen = bench.pass(&mut follower);
+    assert_eq!((seen.generation, seen.exports().len()), (bench.shared.ledger.snapshot().generation, 2), "a note looks at no disk");
+    let unbound = bench.change(Change::Unbind { mac: A }).await;
+    let seen = bench.pass(&mut follower);
+    assert_eq!((seen.generation, seen.export(&of("w1")), seen.faults.clone()), (unbound, None, vec![]));
+    assert!(!bench.nvmet().observe().unwrap().port.unwrap().links.contains(&of("w2")), "not looked at");
+    let seen = bench.pass(&mut follower);
+    assert_eq!(
+        (seen.faults.clone(), seen.export(&of("w2"))),
+        (vec![], right.export(&of("w2"))),
+        "nothing changed: everything is looked at"
+    );
+    assert!(bench.nvmet().observe().unwrap().port.unwrap().links.contains(&of("w2")));
 }

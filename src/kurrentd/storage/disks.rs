@@ -135,7 +135,7 @@ impl Storage {
         // A kernel without target exports nothing, so what was seen decides.
         let seen = target.observation();
         let in_tree = seen.tree.subsystems.values().flat_map(|s| s.namespaces.values()).any(|n| n.enabled && Path::new(&n.path) == path);
-        if in_tree || seen.exports.iter().any(|e| Path::new(&e.path) == path) {
+        if in_tree {
             let detail = format!("{file} is still exported and was kept ({why})");
             return Err(StorageError::new("still_exported", 409, detail));
         }

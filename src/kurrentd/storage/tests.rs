@@ -38,6 +38,16 @@ fn following() -> crate::reconcile::Observation {
     crate::reconcile::Observation { generation: u64::MAX, looked: true, tree, ..Default::default() }
 }
 
+/// The same, but that it still exports this file.
+fn exporting(path: String) -> crate::reconcile::Observation {
+    use kurrent_core::target::tree::{NAMESPACE_ID, ObservedNamespace, ObservedSubsystem};
+    let mut seen = following();
+    let namespace = ObservedNamespace { enabled: true, path, ..Default::default() };
+    let subsystem = ObservedSubsystem { namespaces: [(NAMESPACE_ID, namespace)].into(), ..Default::default() };
+    seen.tree.subsystems.insert("nqn.x".into(), subsystem);
+    seen
+}
+
 fn settled() -> TargetHandle {
     let target = TargetHandle::default();
     target.publish(following());
@@ -234,8 +244,7 @@ async fn a_file_that_is_still_exported_is_kept() {
     let bench = Bench::new().await;
     let disk = bench.create("w1", "13", Content::Empty(1 << 20)).await.unwrap();
     let path = bench.folder.path().join("disks").join(disk.filename.as_str()).display().to_string();
-    let export = crate::reconcile::Export { subsystem: disk.nqn.to_string(), host: String::new(), path };
-    bench.shared.target.publish(crate::reconcile::Observation { exports: vec![export], ..following() });
+    bench.shared.target.publish(exporting(path));
     let other = bench.create("w1", "14", Content::Empty(1 << 20)).await.unwrap();
     let (_, ledger) = bench.shared.ledger.submit(Change::DeleteWorker { worker: "w1".parse().unwrap() }, "test").await.unwrap();
     let kept = bench.storage().remove_files(vec![disk.clone(), other.clone()], ledger.generation, "test").await;

@@ -153,8 +153,38 @@ impl Nvmet {
             subsystems: names(&subsystems)?
                 .into_iter()
                 .map(|s| Ok((s.clone(), observe_subsystem(&self.subsystem(&s))?)))
-                .collect::<Result<BTreeMap<_, _>, _>>()?,
+                .collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Reads again what the tree has of these names, and the port itself, into an earlier observation.
+    ///
+    /// # Errors
+    /// As [`Nvmet::observe`]; `tree` is then worth nothing.
+    pub fn observe_again(&self, names: &BTreeSet<String>, tree: &mut Observed) -> Result<(), TargetError> {
+        if !self.root.join("subsystems").is_dir() {
+            return Err(TargetError::NotAvailable(self.root.clone()));
+        }
+        let port = self.port();
+        let mut links = tree.port.take().map(|p| p.links).unwrap_or_default();
+        for name in names {
+            tree.hosts.remove(name);
+            tree.subsystems.remove(name);
+            links.remove(name);
+            if self.host(name).is_dir() {
+                tree.hosts.insert(name.clone(), observe_host(&self.host(name))?);
+            }
+            if self.subsystem(name).is_dir() {
+                tree.subsystems.insert(name.clone(), observe_subsystem(&self.subsystem(name))?);
+            }
+            if fs::symlink_metadata(port.join("subsystems").join(name)).is_ok() {
+                links.insert(name.clone());
+            }
+        }
+        if port.is_dir() {
+            tree.port = Some(ObservedPort { address: port_address(&port)?, links });
+        }
+        Ok(())
     }
 
     /// One host, read back; without keys when it is not there.
@@ -291,11 +321,15 @@ fn read(path: &Path) -> Result<String, TargetError> {
 }
 
 fn observe_port(port: &Path) -> Result<ObservedPort, TargetError> {
-    let mut observed = ObservedPort { links: names(&port.join("subsystems"))?, ..ObservedPort::default() };
-    for (slot, name) in observed.address.iter_mut().zip(PORT_ATTRIBUTES) {
+    Ok(ObservedPort { links: names(&port.join("subsystems"))?.into_iter().collect(), address: port_address(port)? })
+}
+
+fn port_address(port: &Path) -> Result<[String; 4], TargetError> {
+    let mut address = <[String; 4]>::default();
+    for (slot, name) in address.iter_mut().zip(PORT_ATTRIBUTES) {
         *slot = read(&port.join(name))?;
     }
-    Ok(observed)
+    Ok(address)
 }
 
 fn observe_host(host: &Path) -> Result<ObservedHost, TargetError> {

@@ -8,6 +8,7 @@
 //! Access opens last and closes first: a subsystem is linked to the port only when its one host, its keys and its namespace are
 //! right, and anything that must be taken away is taken away with the link cut. The allow-any attribute is never set.
 
+pub mod changed;
 pub mod plan;
 pub mod secret;
 pub mod tree;

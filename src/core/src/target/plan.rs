@@ -288,7 +288,7 @@ impl Observed {
             Step::RemoveNamespace(s, n) => self.subsystem(s, |s| _ = s.namespaces.remove(n)),
             Step::RemoveSubsystem(s) => _ = self.subsystems.remove(s),
             Step::RemovePort => self.port = None,
-            Step::CreatePort(p) => self.port = Some(ObservedPort { address: p.attributes(), links: BTreeSet::new() }),
+            Step::CreatePort(p) => self.port = Some(ObservedPort { address: p.attributes(), ..ObservedPort::default() }),
             Step::CreateHost(h) => _ = self.hosts.insert(h.clone(), ObservedHost::default()),
             Step::SetKeys(h, keys) => _ = self.hosts.insert(h.clone(), ObservedHost::with(keys)),
             Step::CreateSubsystem(s) => _ = self.subsystems.insert(s.clone(), ObservedSubsystem::default()),

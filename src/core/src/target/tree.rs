@@ -4,6 +4,7 @@ use super::secret::Secret;
 use crate::config::Config;
 use crate::id::{Nqn, WorkerId, host_nqn};
 use crate::ledger::{Disk, Ledger};
+use imbl::{OrdMap, OrdSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -62,15 +63,15 @@ pub struct Subsystem {
     pub nguid: Uuid,
 }
 
-/// What the kernel exports now.
+/// What the kernel exports now. Persistent maps: a tree that differs in one disk costs one disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     /// Our port, when it is there.
     pub port: Option<ObservedPort>,
     /// All hosts.
-    pub hosts: BTreeMap<String, ObservedHost>,
+    pub hosts: OrdMap<String, ObservedHost>,
     /// All subsystems.
-    pub subsystems: BTreeMap<String, ObservedSubsystem>,
+    pub subsystems: OrdMap<String, ObservedSubsystem>,
 }
 
 /// A port as read back.
@@ -79,7 +80,7 @@ pub struct ObservedPort {
     /// `addr_trtype`, `addr_adrfam`, `addr_traddr`, `addr_trsvcid`.
     pub address: [String; 4],
     /// Linked subsystems.
-    pub links: BTreeSet<String>,
+    pub links: OrdSet<String>,
 }
 
 impl Port {
@@ -147,9 +148,21 @@ impl Desired {
     /// Workers whose keys are not there yet are left out; `keys` says so by `None`.
     #[must_use]
     pub fn from_ledger(config: &Config, ledger: &Ledger, keys: impl Fn(&WorkerId, u64) -> Option<Keys>) -> Self {
+        Self::of_workers(config, ledger, ledger.workers.keys(), keys)
+    }
+
+    /// The part of [`Desired::from_ledger`] that is of these Workers; those that are not in the ledger have none.
+    #[must_use]
+    pub fn of_workers<'a>(
+        config: &Config,
+        ledger: &Ledger,
+        workers: impl IntoIterator<Item = &'a WorkerId>,
+        keys: impl Fn(&WorkerId, u64) -> Option<Keys>,
+    ) -> Self {
         let mut desired = Self { base: format!("{}:", config.agent.nqn_base), ..Self::default() };
         desired.port = Some(Port { address: config.boot_network.address, service: config.agent.target_port });
-        for (id, worker) in &ledger.workers {
+        for id in workers {
+            let Some(worker) = ledger.workers.get(id) else { continue };
             let Some(device) = ledger.device_of(id) else { continue };
             if worker.disks.is_empty() {
                 continue;
@@ -182,6 +195,18 @@ fn subsystem(config: &Config, disk: &Disk, host: &str) -> Subsystem {
 }
 
 impl Observed {
+    /// The part of the tree that these names are: the port with those of its links, hosts and subsystems.
+    #[must_use]
+    pub fn part(&self, names: &BTreeSet<String>) -> Self {
+        let port = self.port.as_ref().map(|port| ObservedPort {
+            address: port.address.clone(),
+            links: names.iter().filter(|n| port.links.contains(*n)).cloned().collect(),
+        });
+        let hosts = names.iter().filter_map(|n| Some((n.clone(), self.hosts.get(n)?.clone()))).collect();
+        let subsystems = names.iter().filter_map(|n| Some((n.clone(), self.subsystems.get(n)?.clone()))).collect();
+        Self { port, hosts, subsystems }
+    }
+
     /// Whether the kernel lets `host`, and only it, reach this subsystem now, with these keys.
     #[must_use]
     pub fn is_exported(&self, subsystem: &Nqn, host: &Nqn, keys: &Keys) -> bool {

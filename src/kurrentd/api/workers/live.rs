@@ -65,8 +65,7 @@ async fn get_worker_status(State(api): State<Api>, path: Segments) -> Result<Jso
     let host = device.map(|d| host_nqn(&shared.config.agent.nqn_base, &worker.worker_id, d.epoch).to_string());
     let address = device.and_then(|d| shared.leases.load().iter().find(|(_, mac)| **mac == d.mac).map(|(address, _)| *address));
     let seen = shared.target.observation();
-    let ours = |nqn: &str| worker.disks.iter().any(|d| d.nqn.as_str() == nqn);
-    let exports = seen.exports.iter().filter(|e| Some(&e.host) == host.as_ref() && ours(&e.subsystem));
+    let exports = worker.disks.iter().filter_map(|d| seen.export(d.nqn.as_str())).filter(|e| Some(&e.host) == host.as_ref());
     let about = |fault: &&String| worker.disks.iter().any(|d| fault.contains(d.nqn.as_str()));
     Ok(Json(WorkerStatus {
         worker_id: worker.worker_id.clone(),
@@ -74,7 +73,7 @@ async fn get_worker_status(State(api): State<Api>, path: Segments) -> Result<Jso
         device: device.map(|d| d.mac),
         address,
         boot: device.and_then(|d| shared.timelines.of(d.mac)).map(Into::into),
-        exported: exports.map(|e| e.subsystem.clone()).collect(),
+        exported: exports.map(|e| e.subsystem).collect(),
         connections: seen.sessions.iter().filter(|s| Some(s.address) == address).map(|s| s.connections).sum(),
         faults: seen.faults.iter().filter(about).cloned().collect(),
     }))

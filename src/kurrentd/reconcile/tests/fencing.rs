@@ -21,7 +21,7 @@ async fn the_new_device_is_let_in_only_when_the_old_ones_connections_are_gone() 
     // Another worker's connection is nobody's business here.
     bench.connections(&[[10, 0, 0, 101].into()]);
     let seen = bench.pass(&mut follower);
-    assert_eq!((seen.faults, seen.exports.len()), (vec![], 1));
+    assert_eq!((seen.faults.clone(), seen.exports().len()), (vec![], 1));
     let new = bench.boot(B).unwrap();
     assert!(new.host_secret != old.host_secret, "secrets are never those of another epoch or device");
     assert_eq!(bench.shared.credentials.all().len(), 1, "the old record is gone");
@@ -43,7 +43,7 @@ async fn without_dhcp_a_device_is_known_by_the_address_its_boot_was_granted_to_a
     assert_blocked(&bench.pass(&mut follower));
     bench.connections(&[STRANGER]);
     let seen = bench.pass(&mut follower);
-    assert_eq!((seen.faults, seen.exports.len()), (vec![], 1));
+    assert_eq!((seen.faults.clone(), seen.exports().len()), (vec![], 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,14 +62,14 @@ async fn of_a_device_without_a_known_address_every_connection_counts_that_is_not
     assert!(seen.faults.iter().any(|f| f.contains("1 connections of the old epoch are still open")), "{:?}", seen.faults);
     bench.connections(&[OTHER]);
     let seen = bench.pass(&mut follower);
-    assert_eq!((seen.faults, seen.exports.len()), (vec![], 1), "the other worker goes on");
+    assert_eq!((seen.faults.clone(), seen.exports().len()), (vec![], 1), "the other worker goes on");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_cut_by_a_daemon_that_ended_opens_only_when_nobody_unknown_is_connected() {
     let bench = Bench::new().await;
     bench.bind(A, "w1").await;
-    let subsystem = bench.pass(&mut bench.follower()).exports[0].subsystem.clone();
+    let subsystem = bench.pass(&mut bench.follower()).exports()[0].subsystem.clone();
     bench.bind(B, "w1").await;
     // As far as the old daemon came: the old host is off the list, its connections are still there.
     for done in [Step::Unlink(subsystem.clone()), Step::DisableNamespace(subsystem.clone(), 1)] {
@@ -84,7 +84,7 @@ async fn what_was_cut_by_a_daemon_that_ended_opens_only_when_nobody_unknown_is_c
     assert_blocked(&bench.pass(&mut follower));
     bench.connections(&[]);
     let seen = bench.pass(&mut follower);
-    assert_eq!((seen.faults, seen.exports.len()), (vec![], 1));
+    assert_eq!((seen.faults.clone(), seen.exports().len()), (vec![], 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +102,7 @@ async fn a_list_of_connections_that_can_not_be_read_keeps_nothing_from_closing_a
     assert_blocked(&bench.pass(&mut follower));
     bench.connections(&[OTHER]);
     let seen = bench.pass(&mut follower);
-    assert_eq!((seen.faults, seen.exports.len()), (vec![], 1));
+    assert_eq!((seen.faults.clone(), seen.exports().len()), (vec![], 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

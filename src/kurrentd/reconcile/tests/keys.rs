@@ -62,8 +62,8 @@ async fn a_host_that_did_not_get_its_keys_is_never_let_in_and_keeps_nobody_else_
         bench.bind(A, "w1").await;
         for with_old_keys in [false, true] {
             if with_old_keys {
-                assert_eq!(bench.pass(&mut follower).exports.len(), 1, "{case:?}");
-                let host = bench.nvmet().observe().unwrap().hosts.into_keys().next().unwrap();
+                assert_eq!(bench.pass(&mut follower).exports().len(), 1, "{case:?}");
+                let host = bench.nvmet().observe().unwrap().hosts.keys().next().cloned().unwrap();
                 fs::write(bench.root().join("hosts").join(host).join("dhchap_key"), "\n").unwrap();
             }
             *broken.lock().unwrap() = Some(case);
@@ -79,7 +79,7 @@ async fn a_host_that_did_not_get_its_keys_is_never_let_in_and_keeps_nobody_else_
             if with_old_keys {
                 let bound = bench.bind(B, "w2").await;
                 target.publish(bench.pass(&mut follower));
-                assert_eq!(target.observation().exports.len(), 1, "the other worker: {case:?}");
+                assert_eq!(target.observation().exports().len(), 1, "the other worker: {case:?}");
                 target.settled(bound, WITHIN).await.unwrap();
             }
             *broken.lock().unwrap() = None;

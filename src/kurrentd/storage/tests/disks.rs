@@ -73,8 +73,7 @@ async fn k42_what_can_not_be_a_disk_is_refused_by_name_and_keeps_its_name() {
     assert_eq!(bench.storage().adopt_disk(adoption("nobody", "fine", "1"), "test").await.unwrap_err().code, "worker_not_found");
     // Still exported: as a record that was just removed, which the kernel has not followed.
     let path = bench.path("fine").display().to_string();
-    let export = crate::reconcile::Export { subsystem: "nqn.x".into(), host: String::new(), path };
-    bench.shared.target.publish(crate::reconcile::Observation { exports: vec![export], ..following() });
+    bench.shared.target.publish(exporting(path));
     assert_eq!(bench.storage().adopt_disk(adoption("w1", "fine", "2"), "test").await.unwrap_err().code, "still_exported");
     assert_eq!(bench.storage().delete_leftover(&"fine".parse().unwrap()).await.unwrap_err().code, "still_exported");
     assert!(bench.path("fine").exists());

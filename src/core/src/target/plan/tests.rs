@@ -4,7 +4,6 @@ use super::*;
 use crate::target::Secret;
 use crate::target::tree::{DHCHAP_GROUP, DHCHAP_HASH};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 use zeroize::Zeroizing;
 
 const BASE: &str = "nqn.2026-11.test:";
@@ -239,6 +238,6 @@ fn other_keys_under_the_same_host_name_are_another_host_and_are_fenced() {
 fn unbinding_everybody_leaves_the_port_and_nothing_else() {
     let before = run(&desired([Some(1), Some(1), Some(1)], 1), &Observed::default());
     let after = run(&desired([None; 3], 1), &before);
-    assert_eq!((after.hosts, after.subsystems), (BTreeMap::new(), BTreeMap::new()));
+    assert!(after.hosts.is_empty() && after.subsystems.is_empty(), "{after:?}");
     assert!(after.port.is_some_and(|p| p.links.is_empty()));
 }
