@@ -1,7 +1,9 @@
 //! Keys that were used and the answers they got: bounded, and in a file of its own (0600), so that a restart forgets none.
 //!
-//! One JSON object a line; the last line of a key counts. A line is durable before anybody acts on it. A torn last line was never
-//! acted on and is cut off. What does not read otherwise is set aside and told: keys only guard against repetitions, and the API
+//! One JSON object a line; the last line of a key counts. That a key was begun is durable before anybody acts on it; those who begin
+//! together share one sync. How it ended goes to the disk with the next sync: when it is lost, the outcome is unknown to the next
+//! start, which is true and frees no key. So only what follows the last sync can be torn: a last line without an end, and lines
+//! from the first zero on (JSON holds none). Nobody acted on these, and they are cut off. What does not read otherwise is set aside and told: keys only guard against repetitions, and the API
 //! must not stand still for them.
 
 use crate::api::problem::Problem;
@@ -12,7 +14,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Keys that are remembered.
 const MAX_KEYS: usize = 10_000;
@@ -102,9 +105,49 @@ struct Entry {
     end: Option<End>,
 }
 
+/// The open file, which many sync together.
+struct Log {
+    file: File,
+    /// Octets that were written through it.
+    written: AtomicU64,
+    /// How many of them are durable; after a failure nobody knows, and nothing more is believed.
+    synced: Mutex<io::Result<u64>>,
+}
+
+impl Log {
+    fn open(path: &Path) -> io::Result<Arc<Self>> {
+        let file = OpenOptions::new().append(true).create(true).mode(MODE).open(path)?;
+        Ok(Arc::new(Self { file, written: AtomicU64::new(0), synced: Mutex::new(Ok(0)) }))
+    }
+
+    /// One writer at a time. Where the text ends.
+    fn write(&self, text: &str) -> io::Result<u64> {
+        (&self.file).write_all(text.as_bytes())?;
+        let octets = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        Ok(self.written.fetch_add(octets, Ordering::AcqRel).saturating_add(octets))
+    }
+
+    /// Waits until everything up to here is durable. Whoever waits for another's sync mostly finds it done by that or the next one.
+    fn sync(&self, upto: u64) -> io::Result<()> {
+        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*synced {
+            Ok(done) if *done >= upto => return Ok(()),
+            Ok(_) => {}
+            Err(error) => return Err(same(error)),
+        }
+        let all = self.written.load(Ordering::Acquire);
+        *synced = self.file.sync_data().map(|()| all);
+        synced.as_ref().map(|_| ()).map_err(same)
+    }
+}
+
+fn same(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
+}
+
 struct Inner {
     path: PathBuf,
-    file: io::Result<File>,
+    file: io::Result<Arc<Log>>,
     lines: usize,
     /// The file's length.
     written: u64,
@@ -162,17 +205,34 @@ impl Store {
             return known.again(&request);
         }
         inner.make_room();
-        let line = Line { slot, request, at: now, end: None };
-        if let Err(error) = inner.append(&line) {
-            let what = format!("the Idempotency-Key could not be recorded, so nothing was done: {error}; make room on the data partition");
-            return Begin::Refused(Problem::new(507, "not_durable", what));
+        if inner.keys.len() >= MAX_KEYS {
+            let what = "too many requests with an Idempotency-Key are being carried out; ask again in a while";
+            return Begin::Refused(Problem::new(503, "too_many_requests_at_once", what));
         }
+        let refused = |error: io::Error| {
+            let what = format!("the Idempotency-Key could not be recorded, so nothing was done: {error}; make room on the data partition");
+            Begin::Refused(Problem::new(507, "not_durable", what))
+        };
+        let line = Line { slot, request, at: now, end: None };
+        let (log, upto) = match inner.append(&line) {
+            Ok(written) => written,
+            Err(error) => return refused(error),
+        };
+        // Others meet a key that runs while it waits for the disk.
         inner.keys.insert(line.slot.clone(), Entry { request: line.request, at: line.at, end: None });
-        inner.order.push_back(line.slot);
-        Begin::Fresh
+        inner.order.push_back(line.slot.clone());
+        drop(inner);
+        let Err(error) = log.sync(upto) else { return Begin::Fresh };
+        let mut inner = self.lock();
+        inner.remove(&line.slot);
+        // What it holds is unknown now: the next one writes a whole new file.
+        if inner.file.as_ref().is_ok_and(|current| Arc::ptr_eq(current, &log)) {
+            inner.file = Err(same(&error));
+        }
+        refused(error)
     }
 
-    /// Blocks. What can not be written is logged; after a restart the outcome is unknown then.
+    /// Blocks only for a new file. What is not written, or not durable before a power cut, has an unknown outcome for the next start.
     pub(super) fn end(&self, slot: &Slot, end: End) {
         let mut inner = self.lock();
         let Some(entry) = inner.keys.get(slot) else { return };
@@ -181,6 +241,11 @@ impl Store {
             tracing::error!("{}: {error}; an answer is kept in memory only", inner.path.display());
         }
         inner.put(line);
+        // It ran for long, perhaps, but whoever asks again does it from now on.
+        if let Some(at) = inner.order.iter().position(|s| s == slot) {
+            inner.order.remove(at);
+            inner.order.push_back(slot.clone());
+        }
         inner.make_room();
     }
 }
@@ -253,43 +318,49 @@ impl Inner {
         }
     }
 
-    fn drop_oldest(&mut self) {
-        if let Some(slot) = self.order.pop_front() {
-            self.remove(&slot);
-        }
+    /// Forgets the oldest that does not run: one that runs would be carried out twice. Whether there was one.
+    fn drop_oldest(&mut self) -> bool {
+        let ended = self.order.iter().position(|slot| self.keys.get(slot).is_none_or(|e| e.end.is_some()));
+        let Some(slot) = ended.and_then(|at| self.order.remove(at)) else { return false };
+        self.remove(&slot);
+        true
     }
 
-    /// The oldest go. One that runs goes too when it is the oldest of so many: it has run for longer than all of them took.
     fn make_room(&mut self) {
         while self.keys.len() >= MAX_KEYS || self.octets > MAX_ALL_OCTETS || self.order.len() > 2 * MAX_KEYS {
-            self.drop_oldest();
+            if !self.drop_oldest() {
+                break;
+            }
         }
     }
 
     /// Whether the open file is the one that the next start reads: somebody may have removed it.
     fn is_ours(&self) -> bool {
-        let ours = self.file.as_ref().ok().and_then(|file| file.metadata().ok());
+        let ours = self.file.as_ref().ok().and_then(|log| log.file.metadata().ok());
         let named = self.path.metadata().ok();
         ours.zip(named).is_some_and(|(ours, named)| (ours.ino(), ours.dev()) == (named.ino(), named.dev()))
     }
 
-    fn append(&mut self, line: &Line) -> io::Result<()> {
+    /// Where the line is, for [`Log::sync`].
+    fn append(&mut self, line: &Line) -> io::Result<(Arc<Log>, u64)> {
         let many = self.lines > self.keys.len().saturating_mul(2).saturating_add(SPARE_LINES);
         if many || self.written > MAX_WRITTEN_OCTETS || !self.is_ours() {
             self.rewrite()?;
         }
         let mut text = serde_json::to_string(line)?;
         text.push('\n');
-        let file = self.file.as_mut().map_err(|e| io::Error::new(e.kind(), e.to_string()))?;
-        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
-        if let Err(error) = written {
-            // Its end is unknown now: the next one writes a whole new file.
-            self.file = Err(io::Error::new(error.kind(), error.to_string()));
-            return Err(error);
-        }
+        let log = self.file.as_ref().map(Arc::clone).map_err(same)?;
+        let upto = match log.write(&text) {
+            Ok(upto) => upto,
+            Err(error) => {
+                // Its end is unknown now: the next one writes a whole new file.
+                self.file = Err(same(&error));
+                return Err(error);
+            }
+        };
         self.lines = self.lines.saturating_add(1);
         self.written = self.written.saturating_add(u64::try_from(text.len()).unwrap_or(u64::MAX));
-        Ok(())
+        Ok((log, upto))
     }
 
     fn rewrite(&mut self) -> io::Result<()> {
@@ -301,7 +372,7 @@ impl Inner {
             text.push('\n');
         }
         kurrent_sys::store::replace(&self.path, text.as_bytes(), MODE).map_err(io::Error::other)?;
-        self.file = append(&self.path);
+        self.file = Log::open(&self.path);
         self.lines = self.keys.len();
         self.written = u64::try_from(text.len()).unwrap_or(u64::MAX);
         Ok(())
@@ -314,16 +385,12 @@ impl Entry {
     }
 }
 
-fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(MODE).open(path)
-}
-
-/// [`append`], and when the file is new its name is durable.
-fn opened(path: &Path) -> io::Result<File> {
+/// [`Log::open`], and when the file is new its name is durable.
+fn opened(path: &Path) -> io::Result<Arc<Log>> {
     if !path.try_exists()? {
         kurrent_sys::store::replace(path, b"", MODE).map_err(io::Error::other)?;
     }
-    append(path)
+    Log::open(path)
 }
 
 /// The lines of the file, whose torn end is cut off.
@@ -338,7 +405,8 @@ fn read(path: &Path) -> io::Result<Vec<Line>> {
     if u64::try_from(octets.len()).unwrap_or(u64::MAX) > MAX_FILE_OCTETS {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "far larger than it ever gets"));
     }
-    let whole = octets.iter().rposition(|b| *b == b'\n').map_or(0, |at| at.saturating_add(1));
+    let synced = octets.iter().position(|b| *b == 0).unwrap_or(octets.len());
+    let whole = octets.get(..synced).unwrap_or_default().iter().rposition(|b| *b == b'\n').map_or(0, |at| at.saturating_add(1));
     if whole < octets.len() {
         file.set_len(u64::try_from(whole).unwrap_or_default())?;
         file.sync_all()?;
