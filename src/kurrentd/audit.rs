@@ -21,13 +21,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
-const QUEUE: usize = 4096;
-/// So many of them may be of strangers.
-const QUEUE_OF_STRANGERS: usize = QUEUE / 4 * 3;
+/// Written between two syncs.
+const BATCH: usize = 4096;
+/// Events of strangers that may wait; further ones are counted. What people, the appliance and granted devices did waits without a
+/// bound of its own: each such event is a change that was committed or refused one at a time, and dropping one would hide an act.
+const QUEUE_OF_STRANGERS: usize = 3072;
 /// How often counted repeats are written.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -38,7 +41,7 @@ pub struct Entry {
     pub seq: u64,
     /// When.
     pub at: Wall,
-    /// `admin`, `device 52:54:…`, `system`.
+    /// `admin`, `device 52:54:…`, `system`, `hand edit`.
     pub actor: String,
     /// `bind`, `boot-vars`, `report`, `challenge`, …
     pub verb: String,
@@ -51,6 +54,9 @@ pub struct Entry {
     /// `ok` or a stable reason: `no_key`, `missing_sig`, `nonce_unknown`, `nonce_expired`, `verify_failed`, `not_bound`,
     /// `revoked`, `wrong_server`, `key_mismatch`, `no_mac`, `no_disk`, …
     pub result: String,
+    /// What exactly was asked: `key=value` words of a closed set (`kurrent_core::ledger`'s `Change::detail`), never free text.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
     /// How many further events like the last one were counted instead of written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeated: Option<u64>,
@@ -71,6 +77,8 @@ pub struct Event {
     pub object: String,
     /// See [`Entry::result`].
     pub result: String,
+    /// See [`Entry::detail`].
+    pub detail: String,
 }
 
 /// Which entries somebody asks for; an absent field matches all.
@@ -127,14 +135,16 @@ pub struct Page {
 
 enum Message {
     Event(Event),
-    /// Answers when everything before it is written.
+    /// Answers when everything before it is written, and synced as far as the disk allows.
     Flush(SyncSender<()>),
+    /// Answers when everything before it is in the file: the end of this process can not lose it any more.
+    Written(oneshot::Sender<()>),
 }
 
 /// The way to the audit writer.
 #[derive(Clone)]
 pub struct Audit {
-    events: SyncSender<Message>,
+    events: Sender<Message>,
     lost: Arc<AtomicU64>,
     /// Events of strangers in the queue.
     strangers: Arc<AtomicUsize>,
@@ -143,6 +153,8 @@ pub struct Audit {
     path: PathBuf,
 }
 
+/// The actor of what was done by an edit of a ledger file.
+pub const BY_HAND: &str = "hand edit";
 /// Results that are no refusal.
 const GRANTED: [&str; 4] = ["ok", "admitted", "refreshed", "key_stored"];
 /// Refusals kept for the console.
@@ -157,7 +169,7 @@ impl Audit {
         kurrent_sys::store::private_folder(folder)?;
         let path = folder.join(file::NAME);
         let log = Log::open(&path)?;
-        let (events, events_in) = sync_channel(QUEUE);
+        let (events, events_in) = channel();
         let lost = Arc::new(AtomicU64::new(0));
         let (strangers, fault) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Option<String>>>::default());
         let writer = Writer {
@@ -173,14 +185,14 @@ impl Audit {
         Ok(Self { events, lost, strangers, fault, refusals: Arc::default(), path })
     }
 
-    /// Queues an event. Never blocks; when a flood fills the queue, events are counted and the count is written instead.
+    /// Queues an event. Never blocks; of a flood of strangers events are counted, and the count is written instead.
     pub fn record(&self, event: Event) {
         if !GRANTED.contains(&event.result.as_str()) {
             self.show_refusal(&event);
         }
         let stranger = limit::is_limited(&event);
         let crowded = stranger && self.strangers.fetch_add(1, Ordering::Relaxed) >= QUEUE_OF_STRANGERS;
-        if crowded || self.events.try_send(Message::Event(event)).is_err() {
+        if crowded || self.events.send(Message::Event(event)).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
             if stranger {
                 self.strangers.fetch_sub(1, Ordering::Relaxed);
@@ -208,6 +220,16 @@ impl Audit {
     #[must_use]
     pub fn refusals(&self) -> Vec<String> {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// Waits until everything recorded so far is in the file, so that whoever is answered then finds it there, whatever becomes of this
+    /// process. It is synced soon after: only a power cut can lose it.
+    pub async fn written(&self) {
+        let (done, written) = oneshot::channel();
+        if self.events.send(Message::Written(done)).is_ok() {
+            // The writer may have ended: then there is nothing to wait for.
+            let _ = written.await;
+        }
     }
 
     /// Waits until everything recorded so far is written; blocks.
@@ -256,10 +278,12 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let mut flushes = Vec::new();
-            for message in first.into_iter().chain(events.try_iter().take(QUEUE)) {
+            for message in first.into_iter().chain(events.try_iter().take(BATCH)) {
                 match message {
                     Message::Event(event) => self.event(event),
                     Message::Flush(done) => flushes.push(done),
+                    // Whoever waits may have gone.
+                    Message::Written(done) => drop(done.send(())),
                 }
             }
             self.tell_repeats(!flushes.is_empty());
@@ -293,7 +317,14 @@ impl Writer {
 
     fn tell_repeats(&mut self, all: bool) {
         let of_audit = |result: &str, count: u64| {
-            let event = Event { actor: "system".into(), verb: "audit", device: None, object: String::new(), result: result.into() };
+            let event = Event {
+                actor: "system".into(),
+                verb: "audit",
+                device: None,
+                object: String::new(),
+                result: result.into(),
+                detail: String::new(),
+            };
             (count > 0).then_some((event, count))
         };
         let unwritten = of_audit("write_failed", std::mem::take(&mut self.unwritten));

@@ -131,7 +131,14 @@ impl BootPlane {
 
     fn audit(&self, mac: Option<MacAddr>, verb: &'static str, object: &str, result: &str) {
         let actor = mac.map_or_else(|| "device".to_owned(), |mac| format!("device {mac}"));
-        self.shared.audit.record(Event { actor, verb, device: mac, object: object.to_owned(), result: result.to_owned() });
+        self.shared.audit.record(Event {
+            actor,
+            verb,
+            device: mac,
+            object: object.to_owned(),
+            result: result.to_owned(),
+            detail: String::new(),
+        });
     }
 
     /// Marks a step for the holder of an address, if there is one.

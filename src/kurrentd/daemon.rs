@@ -75,7 +75,14 @@ fn tell_restored(shared: &SharedRef, swapped: Swapped) {
     let aside = aside.map(|p| p.display().to_string()).unwrap_or_default();
     tracing::info!(former = aside, "the state was restored from a backup");
     let object = aside.rsplit('/').next().unwrap_or_default().to_owned();
-    shared.audit.record(Event { actor: "system".into(), verb: "restored", device: None, object, result: "ok".into() });
+    shared.audit.record(Event {
+        actor: "system".into(),
+        verb: "restored",
+        device: None,
+        object,
+        result: "ok".into(),
+        detail: String::new(),
+    });
 }
 
 /// Raises this process's limit of open files to [`OPEN_FILES`], or as far as it may.

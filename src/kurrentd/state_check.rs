@@ -35,6 +35,7 @@ pub fn check(folder: &Path) -> Found {
     match load::examine(folder) {
         Ok(None) => {}
         Ok(Some(load::Checked { ledger, waiting })) => {
+            found.faults.extend(ledger.unread.whys().map(str::to_owned));
             found.ledgers =
                 Some(Ledgers { generation: ledger.generation, devices: ledger.devices.len(), workers: ledger.workers.len(), waiting });
         }
@@ -70,7 +71,7 @@ mod tests {
         let log = path.join("operations.jsonl");
         std::fs::write(&log, std::fs::read_to_string(&log).unwrap().replacen("w1", "w3", 1)).unwrap();
         let found = check(path);
-        assert!(found.ledgers.is_none() && found.audit_entries.is_none(), "{found:?}");
+        assert!(found.ledgers.is_some() && found.audit_entries.is_none(), "a side ledger stops nothing else: {found:?}");
         assert!(found.faults.iter().any(|f| f.contains("agents.yml:3:")) && found.faults.iter().any(|f| f.contains("operations.jsonl:")));
     }
 }

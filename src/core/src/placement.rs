@@ -187,6 +187,10 @@ pub fn plan(ledger: &Ledger, nodes: &[(AgentName, NodeStatus)], wanted: &[Wanted
 type Taken<'a> = BTreeSet<(&'a WorkerId, &'a OsName, &'a OsVersion)>;
 
 fn place<'a>(ledger: &Ledger, nodes: &mut [Node], taken: &mut Taken<'a>, wanted: &'a Wanted) -> Result<Placement, Refusal> {
+    if let Some(why) = &ledger.unread.agents {
+        // Which nodes take disks is not known.
+        return Err(refusal(503, "ledger_damaged", format!("{why}; repair it and restart kurrentd")));
+    }
     let Wanted { worker, os, os_version, content, pin } = wanted;
     let no_worker = || refusal(404, "worker_not_found", format!("no Worker {worker} is in the ledger; create it first"));
     let record = ledger.workers.get(worker).ok_or_else(no_worker)?;

@@ -59,7 +59,7 @@ fn alone(api: &Api) -> Result<tokio::sync::MutexGuard<'_, ()>, Problem> {
 }
 
 fn record(api: &Api, verb: &'static str, result: &str) {
-    let event = Event { actor: ACTOR.into(), verb, device: None, object: String::new(), result: result.to_owned() };
+    let event = Event { actor: ACTOR.into(), verb, device: None, object: String::new(), result: result.to_owned(), detail: String::new() };
     api.shared.audit.record(event);
 }
 
@@ -265,7 +265,8 @@ async fn restore_backup(State(api): State<Api>, Json_(body): Json_<RestoreBackup
         let config = &shared.config;
         let target = Target {
             state_dir: &config.state_dir,
-            present: shared.ledger.snapshot().generation,
+            // Of ledgers that can not be served, the snapshot tells nothing.
+            present: shared.ledger.snapshot().generation.max(crate::ledger::load::highest_readable(&config.state_dir)),
             disk_dir: Some(&config.agent.disk_dir),
             now: kurrent_sys::clock::now().wall,
         };

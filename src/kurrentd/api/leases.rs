@@ -128,7 +128,14 @@ async fn release_lease(State(api): State<Api>, path: Segments) -> Result<Json<Re
     let released = api.shared.lease_orders.release(address).await;
     let result = released.as_ref().map_or_else(code, |_| "ok").to_owned();
     let device = released.as_ref().ok().copied();
-    api.shared.audit.record(Event { actor: ACTOR.into(), verb: "lease-release", device, object: address.to_string(), result });
+    api.shared.audit.record(Event {
+        actor: ACTOR.into(),
+        verb: "lease-release",
+        device,
+        object: address.to_string(),
+        result,
+        detail: String::new(),
+    });
     let mac = released.map_err(|e| Problem::new(status(&e), code(&e), e.to_string()))?;
     Ok(Json(Released { address, mac, meaning: meaning(&api.shared.ledger.snapshot(), mac) }))
 }

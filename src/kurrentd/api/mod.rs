@@ -126,6 +126,7 @@ async fn guard(State(api): State<Api>, request: Request, next: Next) -> Result<R
                 device: None,
                 object: String::new(),
                 result: "token_wrong".into(),
+                detail: String::new(),
             };
             api.shared.audit.record(event);
             return Err(Problem::new(401, "token_wrong", "this token is not valid here; the appliance's console shows the right one"));

@@ -63,6 +63,8 @@ struct Operation {
     object: String,
     /// `ok`, or a stable reason.
     result: String,
+    /// What exactly was asked, as words and numbers; empty when the others say it.
+    detail: String,
     /// How many further events like this one were counted instead of written.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -73,8 +75,8 @@ struct Operation {
 
 impl From<Entry> for Operation {
     fn from(entry: Entry) -> Self {
-        let Entry { seq, at, actor, verb, device, object, result, repeated, prev } = entry;
-        Self { seq, at, actor, verb, device, object, result, repeated, prev }
+        let Entry { seq, at, actor, verb, device, object, result, detail, repeated, prev } = entry;
+        Self { seq, at, actor, verb, device, object, result, detail, repeated, prev }
     }
 }
 

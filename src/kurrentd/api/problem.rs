@@ -87,7 +87,7 @@ impl IntoResponse for Problem {
 impl From<SubmitError> for Problem {
     fn from(error: SubmitError) -> Self {
         match error {
-            SubmitError::Rejected(r) => Self::new(r.status, r.code, r.detail),
+            SubmitError::Rejected(r) => Self { field: r.field.map(str::to_owned), ..Self::new(r.status, r.code, r.detail) },
             SubmitError::NotDurable(_) => Self::new(507, "not_durable", error.to_string()),
             SubmitError::InDoubt(_) => Self::new(500, "in_doubt", error.to_string()),
             SubmitError::Stopped(_) => Self::new(503, "ledger_stopped", error.to_string()),

@@ -66,26 +66,12 @@ struct EditSettings {
 
 /// Edit the settings
 ///
-/// What is left out stays as it is.
+/// What is left out stays as it is; all that is given is set, or nothing.
 #[utoipa::path(patch, path = "/v1/settings", tag = "settings", params(IfMatch), request_body = EditSettings,
     responses((status = 200, description = "As they are now", body = Settings, headers(("ETag" = String)))))]
 async fn edit_settings(State(api): State<Api>, conditions: Conditions, Body(body): Body<EditSettings>) -> Result<Response, Problem> {
-    let mut changes = Vec::new();
-    changes.extend(body.enforcement.map(|enforcement| Change::SetEnforcement { enforcement }));
-    changes.extend(body.boot.map(|boot| Change::SetBootDefaults { boot: boot.into() }));
-    let mut expected = conditions.expect(Expectation::Settings);
-    let mut ledger = api.shared.ledger.snapshot();
-    if changes.len() > 1 {
-        // Both or none: what would be refused is found before the first is made.
-        let now = kurrent_sys::clock::now();
-        let mut tried = Ledger::clone(&ledger);
-        for change in &changes {
-            tried = kurrent_core::ledger::apply::apply(&tried, change.clone(), now).map_err(crate::ledger::SubmitError::from)?.0;
-        }
-    }
-    for change in changes {
-        ledger = api.shared.ledger.submit_if(change, ACTOR, std::mem::take(&mut expected)).await?.1;
-    }
+    let change = Change::EditSettings { enforcement: body.enforcement, boot: body.boot.map(Into::into) };
+    let (_, ledger) = api.shared.ledger.submit_if(change, ACTOR, conditions.expect(Expectation::Settings)).await?;
     Ok(tagged(&etag_of(&ledger.settings), Json(Settings::of(&api, &ledger))))
 }
 

@@ -55,6 +55,7 @@ impl Log {
             device: event.device,
             object: bounded(&event.object),
             result: bounded(&event.result),
+            detail: bounded(&event.detail),
             repeated,
             prev: self.prev.clone(),
         };

@@ -2,7 +2,7 @@
 //! What people (`admin`) and the appliance (`system`) do is always written, and so is what was granted to a device: nobody may
 //! hide an admission behind noise.
 
-use super::Event;
+use super::{BY_HAND, Event};
 use kurrent_core::time::Mono;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const GRANTS: [(&str, &str); 3] = [("report", "admitted"), ("report", "key_store
 
 /// Whether an event counts against the limits of strangers.
 pub(super) fn is_limited(event: &Event) -> bool {
-    !(event.actor == "admin" || event.actor == "system" || GRANTS.contains(&(event.verb, event.result.as_str())))
+    !(["admin", "system", BY_HAND].contains(&event.actor.as_str()) || GRANTS.contains(&(event.verb, event.result.as_str())))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -86,7 +86,14 @@ impl Limit {
             !over
         });
         if self.others > 0 && (all || now.since(self.since) >= WINDOW) {
-            let event = Event { actor: "devices".into(), verb: "audit", device: None, object: String::new(), result: "over_budget".into() };
+            let event = Event {
+                actor: "devices".into(),
+                verb: "audit",
+                device: None,
+                object: String::new(),
+                result: "over_budget".into(),
+                detail: String::new(),
+            };
             due.push((event, std::mem::take(&mut self.others)));
         }
         due
@@ -106,6 +113,7 @@ mod tests {
             device: Some(MacAddr([2, 0, 0, 0, a, b])),
             object: String::new(),
             result: "no_key".into(),
+            detail: String::new(),
         }
     }
 

@@ -68,7 +68,7 @@ pub fn restore(
         Ok(Some(ledger)) => Some(ledger.generation),
         Ok(None) => None,
         // Damaged ledgers are ledgers: they are why one restores, and a person says so.
-        Err(_) => Some(0),
+        Err(_) => Some(crate::ledger::load::highest_readable(state_dir)),
     };
     if present.is_some() && !force {
         let what = format!("{} holds ledgers already; with --force they are kept aside and replaced", state_dir.display());

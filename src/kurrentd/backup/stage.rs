@@ -27,7 +27,7 @@ pub struct Restored {
     pub made_at: Wall,
     /// The generation of the backup.
     pub generation: u64,
-    /// The generation that the ledgers go on from: no epoch is given out twice.
+    /// The generation that the ledgers go on from: no epoch is given out twice. Chance has part in it, so a dry run tells another one.
     pub restored_generation: u64,
     /// Devices in all.
     pub devices: usize,
@@ -52,7 +52,7 @@ pub struct Restored {
 pub struct Target<'a> {
     /// The state folder.
     pub state_dir: &'a Path,
-    /// The generation of the ledgers that are there now.
+    /// The highest generation that is known of the ledgers that are there now; see `ledger::load::highest_readable`.
     pub present: u64,
     /// Where disk files are, when that is known.
     pub disk_dir: Option<&'a Path>,
@@ -94,7 +94,9 @@ fn fill(archive: &Path, passphrase: &Passphrase, target: Target<'_>, folder: &Pa
         Ok(None) => return Err(BackupError::refused("archive_invalid", "the archive holds no ledgers; it is no whole backup")),
         Err(error) => return Err(BackupError::refused("ledger_invalid", format!("the ledgers of the backup can not be served: {error}"))),
     };
-    let restored = ledger.after_restore(target.present);
+    let exhausted = || BackupError::refused("ledger_invalid", "the generation of the ledgers is at its end; restore an earlier backup");
+    let random = u64::from_le_bytes(kurrent_sys::entropy::random());
+    let restored = ledger.after_restore(target.present, target.now, random).ok_or_else(exhausted)?;
     let texts = crate::ledger::load::texts(&restored).map_err(|e| BackupError::refused("ledger_invalid", e))?;
     for (name, text) in texts {
         let path = folder.join(name);

@@ -116,12 +116,39 @@ async fn what_was_backed_up_is_restored_and_its_epochs_are_new() {
 #[tokio::test]
 async fn epochs_never_repeat_whatever_generation_is_there() {
     let lived = Lived::new().await;
-    for present in [0, 1, lived.ledger.generation + 5, 1 << 40] {
-        let after = Ledger::clone(&lived.ledger).after_restore(present);
+    for present in [0, 1, lived.ledger.generation + 5, 1 << 57] {
+        let after = Ledger::clone(&lived.ledger).after_restore(present, clock::now().wall, 0).unwrap();
         let epoch = after.device(MAC.parse().unwrap()).unwrap().epoch;
         assert!(epoch > present + 1_000_000 && epoch > lived.ledger.generation + 1_000_000 && epoch == after.generation);
-        assert!(after.clone().after_restore(present).generation > after.generation, "a second restore too");
     }
+}
+
+/// Restored, run on, damaged, restored again from the same archive: what was given out in between opens nothing.
+#[tokio::test]
+async fn the_same_backup_restored_twice_over_damage_gives_no_epoch_out_again() {
+    let lived = Lived::new().await;
+    let state = lived.bench.folder.path().join("again/state");
+    let mut seen = Vec::new();
+    for round in 0..3 {
+        let disks = lived.bench.folder.path().join("disks");
+        offline::restore(&state, &lived.archive, Zeroizing::new(PASSPHRASE.into()), Some(&disks), round > 0, clock::now()).unwrap();
+        let after = crate::ledger::load::check(&state).unwrap().unwrap();
+        seen.push(after.device(MAC.parse().unwrap()).unwrap().epoch);
+        // Not even heads and journal read.
+        for name in crate::ledger::load::names() {
+            std::fs::write(state.join(name), "\0\0\0").unwrap();
+        }
+        assert!(crate::ledger::load::check(&state).is_err());
+    }
+    let distinct: std::collections::BTreeSet<u64> = seen.iter().copied().collect();
+    assert_eq!(distinct.len(), 3, "{seen:?}");
+    // A little that reads is enough to go on from.
+    std::fs::write(state.join("devices.yml"), "version: 2\ngeneration: 7\ndevices:\n  - epoch: 300000000000000000\n  - {").unwrap();
+    std::fs::write(state.join("journal.jsonl"), "{\"version\":2,\"from\":1,\"generation\":18446744073709551615,").unwrap();
+    assert_eq!(crate::ledger::load::highest_readable(&state), 300_000_000_000_000_000);
+    let lowest = 300_000_000_000_000_000 + 1_000_000;
+    let told = offline::restore(&state, &lived.archive, Zeroizing::new(PASSPHRASE.into()), None, true, clock::now()).unwrap();
+    assert!(told.restored_generation > lowest);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Writing the ledger files from a snapshot, beside the commits that go on meanwhile. Each file is replaced whole
 //! (`sys::store`); cut between two of them, the journal has what the older ones lack.
 
-use super::folder::{Each, NAMES, Name};
+use super::folder::{Each, MAX_OCTETS, NAMES, Name};
 use kurrent_core::ledger::records::Records;
 use kurrent_sys::store::{self, ReplaceError, Step};
 use std::io;
@@ -96,6 +96,12 @@ impl Job {
             return Ok(());
         }
         let text = encode(name, &self.to).map_err(Failed::Disk)?;
+        let octets = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        if octets > MAX_OCTETS {
+            // The old file and the journal still read; this one would not.
+            let what = format!("{} would have {octets} octets, and no more than {MAX_OCTETS} are read: delete records", name.text());
+            return Err(Failed::Disk(what));
+        }
         let (folder, known, cut) = (&self.folder, *name.of(&self.stamps), &self.cut);
         let path = folder.join(name.text());
         let (mut edited, mut ours) = (false, None);
@@ -163,4 +169,36 @@ pub(super) fn encode(name: Name, records: &Records) -> Result<String, String> {
     Ok(format!(
         "# Kurrent ledger. {what}\n# Written by kurrentd. Edit with care: `kurrentd state check` tells whether it still reads.\n{text}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::tests::{applied, mac, register, worker};
+    use kurrent_core::ledger::{Change, Ledger};
+
+    /// What may be taken rests on what records weigh: never less than they are.
+    #[test]
+    fn no_record_is_larger_in_its_file_than_it_weighs() {
+        let chars =
+            ["x", "\u{1F600}", "\u{2028}", "\u{A0}", "\u{E000}", "\u{FEFF}", "\n", "'", "\"", "\\", "\t", ": #", "\n\t", "ä", " \n"];
+        for text in chars.map(|c| c.repeat(1024 / c.chars().count())) {
+            let label = text.replace(['\n', '\t'], "").chars().take(253).collect::<String>();
+            let labels = (0..64).map(|n| (format!("k{n}"), label.clone())).collect();
+            let changes = [
+                register(1),
+                Change::Label { mac: mac(1), labels },
+                Change::EditDevice { mac: mac(1), note: Some(text.clone()), keyless_allowed: Some(true), loader: None },
+                Change::CreateWorker { worker: worker("w1") },
+                Change::SetWorkerError { worker: worker("w1"), error: text.clone() },
+            ];
+            let ledger: Ledger = applied(&Ledger::default(), changes);
+            let octets = |name| u64::try_from(encode(name, &ledger.records()).unwrap().len()).unwrap();
+            let head = |name| u64::try_from(encode(name, &Records::default()).unwrap().len()).unwrap();
+            for (name, weight) in [(Name::Devices, ledger.weights.devices), (Name::Workers, ledger.weights.workers)] {
+                let is = octets(name) - head(name);
+                assert!(is <= weight, "{text:.4?} {is} {weight}");
+            }
+        }
+    }
 }

@@ -96,7 +96,7 @@ fn everything(before: &Ledger) -> Ledger {
         drained: Some(true),
         note: Some("full".into()),
     };
-    let rest = [Change::TagMaster { tags }, drain, Change::SetEnforcement { enforcement: Some(false) }];
+    let rest = [Change::TagMaster { tags }, drain, Change::EditSettings { enforcement: Some(Some(false)), boot: None }];
     applied(
         before,
         [Change::DeleteWorker { worker: worker("w1") }, register(2), Change::CreateWorker { worker: worker("w2") }].into_iter().chain(rest),
@@ -357,7 +357,7 @@ fn any_act() -> impl Strategy<Value = Act> {
         n().prop_map(|n| Change::Revoke { mac: mac(n) }),
         n().prop_map(|n| Change::Purge { mac: mac(n) }),
         w().prop_map(|worker| Change::DeleteWorker { worker }),
-        any::<Option<bool>>().prop_map(|enforcement| Change::SetEnforcement { enforcement }),
+        any::<Option<bool>>().prop_map(|enforcement| Change::EditSettings { enforcement: Some(enforcement), boot: None }),
         n().prop_map(|n| Change::Report { mac: mac(n), uuid: "u".into(), public_key: None, fingerprint: Default::default() }),
     ];
     prop_oneof![

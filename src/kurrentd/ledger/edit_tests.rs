@@ -2,7 +2,7 @@
 
 use super::files::{Files, Look};
 use super::load::examine;
-use super::tests::{applied, bound, edit, mac, open, register, worker};
+use super::tests::{applied, bound, edit, mac, register, worker};
 use super::*;
 use kurrent_core::ledger::DeviceState;
 use std::time::{Duration, Instant};
@@ -348,7 +348,8 @@ async fn until(what: &str, handle: &LedgerHandle, expected: impl Fn(&LedgerHandl
 #[tokio::test]
 async fn a_hand_edit_is_taken_up_and_a_bad_one_refused_until_repaired_while_changes_go_on() {
     let folder = tempfile::tempdir().unwrap();
-    let handle = open(folder.path()).await;
+    let audit = crate::audit::Audit::open(folder.path()).unwrap();
+    let handle = LedgerHandle::open(folder.path(), audit.clone());
     for change in bound() {
         handle.submit(change, "admin").await.unwrap();
     }
@@ -369,8 +370,36 @@ async fn a_hand_edit_is_taken_up_and_a_bad_one_refused_until_repaired_while_chan
     assert!(after.device(mac(2)).is_some() && after.device(mac(1)).unwrap().epoch > before.device(mac(1)).unwrap().epoch);
     assert_eq!(notes.recv().await.unwrap().verb, "register");
     assert_eq!(notes.recv().await.unwrap().verb, "ledger-reload");
+    let unbound = ChangeNote { generation: after.generation, verb: "unbind", device: Some(mac(1)), object: "w1".into() };
+    assert_eq!(notes.recv().await.unwrap(), unbound);
+    // And `kurrent audit --device` shows it.
+    let of_device = crate::audit::Filter { device: Some(mac(1)), ..Default::default() };
+    let last = audit.read(&of_device).unwrap().entries.remove(0);
+    assert_eq!((last.actor.as_str(), last.verb.as_str(), last.object.as_str()), (crate::audit::BY_HAND, "unbind", "w1"));
     handle.flush().await;
     assert_eq!(handle.fault(), None);
     let checked = examine(folder.path()).unwrap().unwrap();
     assert_eq!((checked.waiting, &checked.ledger.devices), (0, &after.devices));
+}
+
+/// A number that leaves no room would let changes pass that no journal line holds.
+#[test]
+fn a_number_beyond_all_generations_is_refused_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, ledger) = filed(folder.path());
+    let replace = |name: &str, from: &str, to: &str| {
+        let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(folder.path().join(name), text.replacen(from, to, 1)).unwrap();
+    };
+    let generation = format!("generation: {}", ledger.generation);
+    replace("workers.yml", &generation, "generation: 18446744073709551615");
+    let why = refused(&mut files, &ledger);
+    assert!(why.contains("workers.yml:4: generation 18446744073709551615"), "{why}");
+    replace("workers.yml", "generation: 18446744073709551615", &generation);
+    replace("devices.yml", "epoch: 3", "epoch: 4611686018427387905");
+    let why = refused(&mut files, &ledger);
+    assert!(why.contains("devices.yml:") && why.contains("the epoch 4611686018427387905"), "{why}");
+    drop(files);
+    assert!(examine(folder.path()).unwrap_err().to_string().contains("devices.yml:"));
 }

@@ -69,7 +69,7 @@ impl Expectation {
             Self::Generation(planned) => {
                 let now = ledger.generation;
                 let detail = format!("the plan was made at generation {planned}, the ledger is at {now}; look at a new plan and run that");
-                return Err(Rejected { code: "plan_stale", status: 409, detail });
+                return Err(Rejected { code: "plan_stale", status: 409, detail, field: None });
             }
             Self::Device(mac, wanted) => (format!("device {mac}"), wanted, ledger.device(*mac).map(etag_of)),
             Self::Worker(id, wanted) => (format!("Worker {id}"), wanted, ledger.workers.get(id).map(|w| etag_of(&**w))),
@@ -77,7 +77,7 @@ impl Expectation {
                 return ledger.workers.get(id).map_or_else(
                     || {
                         let detail = format!("Worker {id} was deleted meanwhile; create it and ask again if it is still wanted");
-                        Err(Rejected { code: "worker_not_found", status: 404, detail })
+                        Err(Rejected { code: "worker_not_found", status: 404, detail, field: None })
                     },
                     |worker| {
                         if worker.created_at == *created_at {
@@ -85,7 +85,7 @@ impl Expectation {
                         }
                         let detail =
                             format!("Worker {id} was deleted meanwhile, and another one has its name now; ask again if it is for that one");
-                        Err(Rejected { code: "worker_replaced", status: 409, detail })
+                        Err(Rejected { code: "worker_replaced", status: 409, detail, field: None })
                     },
                 );
             }
@@ -103,7 +103,7 @@ impl Expectation {
             Some(current) => format!("{what}: somebody changed it, its ETag is {current} now; read it again and decide anew"),
             None => format!("{what}: it is not in the ledger any more; read the list again"),
         };
-        Err(Rejected { code: "precondition_failed", status: 412, detail })
+        Err(Rejected { code: "precondition_failed", status: 412, detail, field: None })
     }
 }
 

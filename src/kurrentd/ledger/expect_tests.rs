@@ -70,7 +70,7 @@ async fn a_change_is_refused_when_its_record_is_not_what_was_seen() {
     handle.submit(Change::TagMaster { tags }, "admin").await.unwrap();
     let drain = Change::EditAgent { name: AgentName::local(), base_url: None, roles: None, drained: Some(true), note: None };
     handle.submit(drain, "admin").await.unwrap();
-    handle.submit(Change::SetEnforcement { enforcement: Some(false) }, "admin").await.unwrap();
+    handle.submit(Change::EditSettings { enforcement: Some(Some(false)), boot: None }, "admin").await.unwrap();
     for (at, stale) in all.into_iter().enumerate() {
         let expected = match &stale {
             Expectation::Generation(_) => (409, "plan_stale"),

@@ -14,7 +14,7 @@
 
 use super::checkpoint::{Cut, Done, Failed, Job, Stamp, stamps};
 use super::folder::{Each, INTENT, MAX_OCTETS, NAMES, Name, read_texts};
-use super::journal::{Journal, Line};
+use super::journal::{JOURNAL, Journal, Line};
 use super::load::{self, Found, LoadError, understand};
 use kurrent_core::ledger::Ledger;
 use kurrent_core::ledger::merge::{Conflict, merge};
@@ -179,7 +179,7 @@ impl Files {
     /// # Errors
     /// [`CommitError`] says whether the old state stands.
     pub fn commit(&mut self, from: &Ledger, to: &Ledger, edit: Option<Edit>) -> Result<(), CommitError> {
-        if !self.journal.is_ours() && self.changed_by_hand() && !self.busy {
+        if !self.journal.is_ours() && self.changed_by_hand() && !self.busy && from.unread.is_empty() {
             // The files are not to be written before the edit is taken or repaired: the journal must do without them.
             self.renew_journal(from)?;
         }
@@ -286,6 +286,12 @@ impl Files {
     }
 
     fn merged(&mut self, seen: Each<Option<Stamp>>, ours: &Ledger) -> Result<Look, LoadError> {
+        if let Some(why) = ours.unread.whys().next() {
+            // What waits for the file in the journal is put onto it by a start.
+            let whole = load::check(&self.folder)?.is_some_and(|ledger| ledger.unread.is_empty());
+            let what = if whole { "the ledger files read again: restart kurrentd to take them up".into() } else { why.to_owned() };
+            return Err(LoadError::Corrupt { file: JOURNAL, what });
+        }
         let changed = NAMES.map(|name| name.of(&seen) != name.of(&self.stamps));
         let (theirs, texts) = load::edited(&self.folder, &self.filed, changed)?;
         if self.filed.differences(&theirs).is_empty() {
@@ -295,7 +301,7 @@ impl Files {
         }
         let merged = merge(&self.filed, &theirs, &ours.records());
         let merged = merged.map_err(|Conflict(key)| load::conflicts(&self.folder, &texts, &key))?;
-        let checked = merged.checked().map_err(|wrong| load::contradicts_edit(&self.folder, &texts, &wrong))?;
+        let checked = merged.checked_without(ours.unread.clone()).map_err(|wrong| load::contradicts_edit(&self.folder, &texts, &wrong))?;
         let ledger = checked.after_edit(ours);
         if ledger.generation > LAST_GENERATION {
             let what = format!("generation {} leaves no room for changes; write back what was there before", ledger.generation);
@@ -307,7 +313,7 @@ impl Files {
 
     /// When [`Files::job`] is to be asked for; `None` while nothing is to be done.
     pub fn due(&mut self, ledger: &Ledger) -> Option<Instant> {
-        if self.busy || !self.is_behind(ledger) {
+        if self.busy || !ledger.unread.is_empty() || !self.is_behind(ledger) {
             return None;
         }
         let now = Instant::now();
@@ -333,8 +339,8 @@ impl Files {
     /// Work to bring the files up to date with `ledger`, the one that was committed last: to be run beside commits, and handed to
     /// [`Files::finish`]. `None` while it can not be done, or is out already.
     pub fn job(&mut self, ledger: &Ledger) -> Option<Job> {
-        if self.busy || self.changed_by_hand() {
-            // Whoever edits is not overwritten.
+        if self.busy || !ledger.unread.is_empty() || self.changed_by_hand() {
+            // Whoever edits is not overwritten, and a file that was not read is left as it is, with what waits for it in the journal.
             self.not_before = Instant::now() + QUIET;
             return None;
         }

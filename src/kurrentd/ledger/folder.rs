@@ -11,6 +11,9 @@ use std::path::Path;
 
 /// 20,000 devices are about 20 MiB, with long notes and labels some hundred; more is not ours.
 pub(super) const MAX_OCTETS: u64 = 512 * 1024 * 1024;
+// What the ledger takes is what the reader reads, with room for heads, comments and what people write into files.
+const _: () = assert!(kurrent_core::ledger::MAX_WEIGHT <= MAX_OCTETS / 4 * 3);
+/// A record has at most one node for each 30 of the octets that it weighs.
 pub(super) const MAX_NODES: usize = 8_000_000;
 /// What version 1 left when it was cut in the middle of a change.
 pub(super) const INTENT: &str = "intent.json";
@@ -91,15 +94,19 @@ pub(super) struct Texts {
     pub(super) intent: bool,
 }
 
+/// A whole file; `None` when it is missing.
+pub(super) fn octets(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match path.metadata() {
+        // Opening a pipe would wait for ever.
+        Ok(meta) if !meta.is_file() => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
+        _ => store::read(path, MAX_OCTETS),
+    }
+}
+
 pub(super) fn read_texts(folder: &Path) -> Result<Texts, LoadError> {
     let read = |name: &str| {
         let path = folder.join(name);
-        // Opening a pipe would wait for ever.
-        let read = match path.metadata() {
-            Ok(meta) if !meta.is_file() => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
-            _ => store::read(&path, MAX_OCTETS),
-        };
-        read.map_err(|cause| LoadError::Io { path, cause })
+        octets(&path).map_err(|cause| LoadError::Io { path, cause })
     };
     let journal = read(JOURNAL)?;
     let mut files: Each<Option<Vec<u8>>> = Default::default();
@@ -108,10 +115,8 @@ pub(super) fn read_texts(folder: &Path) -> Result<Texts, LoadError> {
     }
     let Some(octets) = read(INTENT)? else { return Ok(Texts { files, journal, intent: false }) };
     let corrupt = |e: String| {
-        LoadError::Corrupt(format!(
-            "{}: {e}; it holds a change that was not finished: restore the folder from a backup",
-            folder.join(INTENT).display()
-        ))
+        let what = format!("{e}; it holds a change that was not finished: restore the folder from a backup");
+        super::load::corrupt(folder, INTENT, &Fault { line: 0, what })
     };
     let intent: Intent = serde_json::from_slice(&octets).map_err(|e| corrupt(e.to_string()))?;
     if intent.version > LEDGER_VERSION {

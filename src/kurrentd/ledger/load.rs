@@ -1,13 +1,14 @@
 //! Reading ledgers: nothing here writes. See [`super::files`] for how they change.
 
-use super::folder::{Each, Head, MAX_NODES, NAMES, Name, Texts, read_texts};
+use super::folder::{Each, Head, INTENT, MAX_NODES, NAMES, Name, Texts, octets, read_texts};
 use super::journal::{self, JOURNAL, Line};
 use super::replay;
 use crate::yaml::{self, Fault, located};
-use kurrent_core::ledger::Ledger;
 use kurrent_core::ledger::migrate::WorkersFileV1;
 use kurrent_core::ledger::records::{Contradiction, Files, Key, Records};
 use kurrent_core::ledger::schema::{AgentsFile, BootSettings, DevicesFile, LEDGER_VERSION, MastersFile, SettingsFile, WorkersFile};
+use kurrent_core::ledger::view::LAST_GENERATION;
+use kurrent_core::ledger::{Ledger, Unread};
 use serde::de::DeserializeOwned;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,8 +19,13 @@ const READ_AGAIN: usize = 8;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A file does not read as a ledger, contradicts itself or another one, or is missing while others are there.
-    #[error("{0}")]
-    Corrupt(String),
+    #[error("{what}")]
+    Corrupt {
+        /// The name of the file at fault.
+        file: &'static str,
+        /// Where and what, and what to do.
+        what: String,
+    },
     /// A later version of this program wrote it.
     #[error("{file} has version {version}, this program knows up to {LEDGER_VERSION}: run the program that wrote it, or a later one")]
     Newer {
@@ -80,8 +86,12 @@ pub fn names() -> [&'static str; 6] {
 /// The ledger files of a snapshot, by name, with a journal in which nothing waits.
 ///
 /// # Errors
-/// A record can not be written as YAML.
+/// A record can not be written as YAML, or a side ledger was not read.
 pub fn texts(ledger: &Ledger) -> Result<Vec<(&'static str, String)>, String> {
+    if let Some(why) = ledger.unread.whys().next() {
+        // Missing records would pass for none.
+        return Err(format!("{why}; repair it and restart kurrentd"));
+    }
     let records = ledger.records();
     let files = NAMES.into_iter().map(|name| Ok((name.text(), super::checkpoint::encode(name, &records)?)));
     let journal = Line::head(ledger.generation, false).encode().map(|octets| String::from_utf8_lossy(&octets).into_owned());
@@ -113,9 +123,25 @@ pub fn examine(folder: &Path) -> Result<Option<Checked>, LoadError> {
     Ok(understand(folder, &texts)?.map(|found| Checked { ledger: found.ledger, waiting: found.waiting }))
 }
 
+/// The highest generation or epoch that stands anywhere in the ledger files and the journal, whether or not they read as a whole: for
+/// whoever replaces them and must not give a number out again. Numbers that only a hand can have written do not count.
+#[must_use]
+pub fn highest_readable(folder: &Path) -> u64 {
+    const BELIEVED: u64 = LAST_GENERATION / 2;
+    let numbers = |octets: Vec<u8>| {
+        let words = octets.split(|o| !(o.is_ascii_alphanumeric() || *o == b'_')).filter(|word| !word.is_empty());
+        // `generation: 7` and `"generation":7` alike.
+        let pairs = words.clone().zip(words.skip(1)).filter(|(key, _)| [b"generation".as_slice(), b"epoch"].contains(key));
+        pairs.filter_map(|(_, value)| std::str::from_utf8(value).ok()?.parse().ok()).filter(|n| *n <= BELIEVED).max()
+    };
+    // What can not even be read tells nothing.
+    let all = names().into_iter().chain([INTENT]).filter_map(|name| octets(&folder.join(name)).ok().flatten());
+    all.filter_map(numbers).max().unwrap_or(0)
+}
+
 fn head(folder: &Path, name: Name, octets: &[u8]) -> Result<Head, LoadError> {
     let path = folder.join(name.text());
-    let head = Head::of(octets).map_err(|f| LoadError::Corrupt(located(&path, &f)))?;
+    let head = Head::of(octets).map_err(|f| corrupt(folder, name.text(), &f))?;
     if head.version > LEDGER_VERSION {
         return Err(LoadError::Newer { file: path.display().to_string(), version: head.version });
     }
@@ -123,7 +149,7 @@ fn head(folder: &Path, name: Name, octets: &[u8]) -> Result<Head, LoadError> {
 }
 
 fn parse<T: DeserializeOwned>(folder: &Path, name: Name, octets: &[u8]) -> Result<T, LoadError> {
-    yaml::parse(octets, MAX_NODES).map_err(|f| LoadError::Corrupt(located(&folder.join(name.text()), &f)))
+    yaml::parse(octets, MAX_NODES).map_err(|f| corrupt(folder, name.text(), &f))
 }
 
 fn parse_workers(folder: &Path, octets: &[u8]) -> Result<WorkersFile, LoadError> {
@@ -144,7 +170,8 @@ fn parse_files(folder: &Path, files: &Each<Option<Vec<u8>>>) -> Result<Files, Lo
     let (devices, workers) = std::thread::scope(|threads| {
         let devices = threads.spawn(|| of::<DevicesFile>(folder, files, Name::Devices));
         let workers = Name::Workers.of(files).as_ref().map(|octets| parse_workers(folder, octets));
-        let panicked = |_| Some(Err(LoadError::Corrupt(format!("{}: reading devices.yml failed; please report this", folder.display()))));
+        let failed = Fault { line: 0, what: "reading it failed; please report this".into() };
+        let panicked = |_| Some(Err(corrupt(folder, Name::Devices.text(), &failed)));
         (devices.join().unwrap_or_else(panicked), workers)
     });
     Ok(Files {
@@ -160,13 +187,41 @@ fn parse_files(folder: &Path, files: &Each<Option<Vec<u8>>>) -> Result<Files, Lo
     })
 }
 
-/// What the octets of a folder mean; `None` when there are no ledgers yet.
+/// What the octets of a folder mean; `None` when there are no ledgers yet. A side ledger at fault is left out ([`Unread`]).
 pub(super) fn understand(folder: &Path, texts: &Texts) -> Result<Option<Found>, LoadError> {
-    let files = &texts.files;
+    let mut unread = Unread::default();
+    loop {
+        match understand_without(folder, texts, &unread) {
+            Err(LoadError::Corrupt { file, what }) => {
+                if !unread.leave_out(file, what.clone()) {
+                    return Err(LoadError::Corrupt { file, what });
+                }
+            }
+            // All files would be written anew, over what may be repaired.
+            Ok(Some(Found { rewrite: true, .. })) if !unread.is_empty() => {
+                let what = unread.whys().collect::<Vec<_>>().join("; ");
+                return Err(LoadError::Corrupt { file: JOURNAL, what });
+            }
+            understood => return understood,
+        }
+    }
+}
+
+fn understand_without(folder: &Path, texts: &Texts, unread: &Unread) -> Result<Option<Found>, LoadError> {
+    let mut files = &texts.files;
+    let without;
+    if !unread.is_empty() {
+        let mut those = files.clone();
+        for name in NAMES.into_iter().filter(|name| unread.has(name.text())) {
+            *name.of_mut(&mut those) = None;
+        }
+        without = those;
+        files = &without;
+    }
     let journal_path = folder.join(JOURNAL);
     let journal = match texts.journal.as_deref().map(journal::read).transpose() {
         Ok(journal) => journal,
-        Err(journal::ReadError::Damaged(fault)) => return Err(LoadError::Corrupt(located(&journal_path, &fault))),
+        Err(journal::ReadError::Damaged(fault)) => return Err(corrupt(folder, JOURNAL, &fault)),
         Err(journal::ReadError::Newer(version)) => return Err(LoadError::Newer { file: journal_path.display().to_string(), version }),
     };
     if journal.is_none() && files.iter().all(Option::is_none) {
@@ -179,11 +234,11 @@ pub(super) fn understand(folder: &Path, texts: &Texts) -> Result<Option<Found>, 
             oldest = oldest.min(head(folder, name, octets)?.version);
         }
     }
-    let missing = |name: &str, what: &str| LoadError::Corrupt(located(&folder.join(name), &Fault { line: 0, what: what.into() }));
+    let missing = |name: &'static str, what: &str| corrupt(folder, name, &Fault { line: 0, what: what.into() });
     for name in NAMES {
         // Version 1 had neither of the two.
         let needed = !(begins || oldest < 2 && matches!(name, Name::Masters | Name::Agents));
-        if needed && name.of(files).is_none() {
+        if needed && !unread.has(name.text()) && name.of(files).is_none() {
             return Err(missing(name.text(), "this file is missing while the other ledger files are there; restore it from a backup"));
         }
     }
@@ -207,7 +262,10 @@ pub(super) fn understand(folder: &Path, texts: &Texts) -> Result<Option<Found>, 
         }
     } else {
         generations.fit(folder, &journal.lines)?;
-        let replayed = replay::replay(&mut records, &journal.lines, |file| generations.filed(file));
+        let replayed = replay::replay(&mut records, &journal.lines, |file| {
+            // Lines of a file that was not read wait on.
+            if unread.has(file) { u64::MAX } else { generations.filed(file) }
+        });
         replayed.map_err(|conflict| {
             let replay::Conflict { key, line } = conflict;
             let journal = journal_path.display();
@@ -215,11 +273,11 @@ pub(super) fn understand(folder: &Path, texts: &Texts) -> Result<Option<Found>, 
                 "{key} was edited while a change of it waited in {journal}:{line}; make it again what it was before the edit, or what `put` \
                  in that line says, start kurrentd, and edit it then"
             );
-            LoadError::Corrupt(at_record(folder, files, key.file(), &key.text(), what))
+            at_record(folder, files, key.file(), &key.text(), what)
         })?;
     }
     let waiting = records.generation.saturating_sub(generations.settings);
-    let ledger = records.checked().map_err(|wrong| contradicts(folder, files, &wrong))?;
+    let ledger = records.checked_without(unread.clone()).map_err(|wrong| contradicts(folder, files, &wrong))?;
     let rewrite = oldest < 2 || begins || texts.intent;
     let (waiting, journal) = if oldest < 2 { (0, journal::Read::default()) } else { (waiting, journal) };
     Ok(Some(Found { ledger, filed, waiting, journal, rewrite }))
@@ -254,7 +312,7 @@ impl Generations {
     fn fit(&self, folder: &Path, lines: &[(u64, Line)]) -> Result<(), LoadError> {
         let (Some((_, first)), Some((_, last))) = (lines.first(), lines.last()) else { return Ok(()) };
         let one_backup = "restore all of them from one backup; or empty journal.jsonl to go on with what the files hold";
-        let wrong = |name: Name, what: String| Err(LoadError::Corrupt(located(&folder.join(name.text()), &Fault { line: 0, what })));
+        let wrong = |name: Name, what: String| Err(corrupt(folder, name.text(), &Fault { line: 0, what }));
         if first.from > self.settings {
             let (from, settings) = (first.from, self.settings);
             return wrong(Name::Settings, format!("the files hold generation {settings}, journal.jsonl goes on from {from}: {one_backup}"));
@@ -273,7 +331,7 @@ pub(super) fn edited(folder: &Path, filed: &Records, changed: Each<bool>) -> Res
     for name in NAMES {
         if *name.of(&changed) && name.of(&texts.files).is_none() {
             let what = "this file is gone; kurrentd writes it anew when it stays away".into();
-            return Err(LoadError::Corrupt(located(&folder.join(name.text()), &Fault { line: 0, what })));
+            return Err(corrupt(folder, name.text(), &Fault { line: 0, what }));
         }
         if !*name.of(&changed) {
             *name.of_mut(&mut texts.files) = None;
@@ -300,7 +358,7 @@ pub(super) fn conflicts(folder: &Path, texts: &Texts, key: &Key) -> LoadError {
         "{key} was edited here, and changed in the ledger meanwhile; take the edit of this record back, let kurrentd write the file, and \
          edit it then"
     );
-    LoadError::Corrupt(at_record(folder, &texts.files, key.file(), &key.text(), what))
+    at_record(folder, &texts.files, key.file(), &key.text(), what)
 }
 
 pub(super) fn contradicts_edit(folder: &Path, texts: &Texts, wrong: &Contradiction) -> LoadError {
@@ -308,21 +366,26 @@ pub(super) fn contradicts_edit(folder: &Path, texts: &Texts, wrong: &Contradicti
 }
 
 fn contradicts(folder: &Path, files: &Each<Option<Vec<u8>>>, wrong: &Contradiction) -> LoadError {
-    LoadError::Corrupt(at_record(folder, files, wrong.file, &wrong.record, wrong.what.clone()))
+    at_record(folder, files, wrong.file, &wrong.record, wrong.what.clone())
 }
 
-fn at_record(folder: &Path, files: &Each<Option<Vec<u8>>>, file: &str, record: &str, what: String) -> String {
+fn at_record(folder: &Path, files: &Each<Option<Vec<u8>>>, file: &'static str, record: &str, what: String) -> LoadError {
     let octets = NAMES.into_iter().find(|n| n.text() == file).and_then(|n| n.of(files).as_ref());
     let line = octets.map_or(0, |o| line_of_record(o, record));
-    located(&folder.join(file), &Fault { line, what })
+    corrupt(folder, file, &Fault { line, what })
 }
 
-/// The last line that has `mac: RECORD`, `worker_id: RECORD` and the like: with two of them, the second is the one too many.
+pub(super) fn corrupt(folder: &Path, file: &'static str, fault: &Fault) -> LoadError {
+    LoadError::Corrupt { file, what: located(&folder.join(file), fault) }
+}
+
+/// The last line that has `mac: RECORD`, `worker_id: RECORD`, `generation: RECORD` and the like: with two of them, the second is the one too many.
 fn line_of_record(octets: &[u8], record: &str) -> u64 {
     let text = String::from_utf8_lossy(octets);
     let is_it = |line: &str| {
         let (key, value) = line.trim_start_matches([' ', '-']).split_once(':').unwrap_or_default();
-        ["mac", "worker_id", "name", "id"].contains(&key) && value.trim().trim_matches(['"', '\'']).eq_ignore_ascii_case(record)
+        ["mac", "worker_id", "name", "id", "generation"].contains(&key)
+            && value.trim().trim_matches(['"', '\'']).eq_ignore_ascii_case(record)
     };
     let lines = text.lines().enumerate().filter(|(_, line)| is_it(line));
     lines.last().map_or(0, |(at, _)| u64::try_from(at).unwrap_or(0).saturating_add(1))

@@ -100,7 +100,7 @@ fn damage_is_refused_with_file_and_line_and_never_taken_for_empty() {
     ];
     for (at, (change, expected)) in table.iter().enumerate() {
         let (_folder, error) = damaged(change);
-        assert!(matches!(error, LoadError::Corrupt(_)) && error.to_string().contains(expected), "{at}: {error}");
+        assert!(matches!(error, LoadError::Corrupt { .. }) && error.to_string().contains(expected), "{at}: {error}");
     }
 }
 
@@ -293,4 +293,59 @@ async fn unknown_devices_knock_until_they_are_in_the_ledger() {
     assert_eq!(handle.knocking().list().len(), 1);
     handle.submit(register(1), "admin").await.unwrap();
     assert!(handle.knocking().list().is_empty());
+}
+
+/// Tags are for display, nodes for placing disks: neither stops a boot.
+#[test]
+fn a_damaged_side_ledger_stops_what_it_governs_and_nothing_else() {
+    use kurrent_core::ledger::MasterTags;
+    let name: kurrent_core::id::FileName = "debian_tpl_12.img".parse().unwrap();
+    let local = kurrent_core::id::AgentName::local();
+    let tag =
+        |remark: &str| Change::TagMaster { tags: MasterTags { name: name.clone(), os: None, os_version: None, remark: remark.into() } };
+    let node = |note: &str| Change::EditAgent { name: local.clone(), base_url: None, roles: None, drained: None, note: Some(note.into()) };
+    for file in ["masters.yml", "agents.yml"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(file);
+        let (mut files, empty) = Files::open(folder.path()).unwrap();
+        let filed = applied(&empty, bound().into_iter().chain([tag("one"), node("one")]));
+        files.commit(&empty, &filed, None).unwrap();
+        files.settle(&filed).unwrap();
+        let waits = applied(&filed, [tag("two"), node("two")]);
+        files.commit(&filed, &waits, None).unwrap();
+        drop(files);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        let damage = whole.replace("one", "[");
+        assert_ne!(damage, whole);
+        std::fs::write(&path, &damage).unwrap();
+
+        let (mut files, served) = Files::open(folder.path()).unwrap();
+        assert!(served.unread.has(file) && served.bound.len() == 1, "{:?}", served.unread);
+        assert!(served.unread.whys().all(|why| why.contains(&format!("{file}:"))), "{:?}", served.unread);
+        let now = kurrent_sys::clock::now();
+        for (change, governed_by) in [(tag("three"), "masters.yml"), (node("three"), "agents.yml")] {
+            let code = apply(&served, change, now).err().map(|r| r.code);
+            assert_eq!(code, (governed_by == file).then_some("ledger_damaged"));
+        }
+        assert!(load::texts(&served).is_err(), "no backup of half a ledger");
+        let next = applied(&served, [register(2)]);
+        files.commit(&served, &next, None).unwrap();
+        files.settle(&next).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), damage, "it is left as it is");
+        std::fs::write(&path, &whole).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let told = loop {
+            match files.look(&next) {
+                files::Look::Refused(why) => break why,
+                _ => assert!(std::time::Instant::now() < deadline),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        };
+        assert!(told.contains("restart kurrentd"), "{told}");
+        drop(files);
+        let again = check(folder.path());
+        assert!(again.unread.is_empty() && again.device(mac(2)).is_some());
+        assert_eq!(again.masters.get(&name).unwrap().remark, "two", "what waited in the journal is not lost");
+        assert_eq!(again.agent(&local).unwrap().note, "two");
+    }
 }

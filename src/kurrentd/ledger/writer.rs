@@ -4,8 +4,10 @@ use super::checkpoint::Done;
 use super::files::{CommitError, Edit, Files, Look};
 use super::knocking::Knocking;
 use super::{ChangeNote, Order, Submission, SubmitError, Submitted};
-use crate::audit::{Audit, Event};
+use crate::audit::{Audit, BY_HAND, Event};
 use kurrent_core::ledger::apply::apply;
+use kurrent_core::ledger::by_hand;
+use kurrent_core::ledger::change::Subject;
 use kurrent_core::ledger::{Change, Ledger, Outcome, Rejected};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +47,8 @@ struct Wrong {
     edit: Option<String>,
     /// The files can not be written.
     files: Option<String>,
+    /// Side ledgers were not read.
+    side: Option<String>,
 }
 
 /// Where the writer says what it did.
@@ -56,9 +60,11 @@ pub(super) struct Tell {
     pub(super) knocking: Arc<Knocking>,
 }
 
+type Answer = oneshot::Sender<Result<Submitted, SubmitError>>;
+
 /// A change that was applied in memory and waits for the commit.
 struct Applied {
-    submission_done: oneshot::Sender<Result<Submitted, SubmitError>>,
+    submission_done: Answer,
     /// One for each of the change's subjects, and one for each device that lost its Worker by the way.
     events: Vec<Event>,
     /// It makes a generation.
@@ -70,10 +76,14 @@ struct Applied {
 impl Writer {
     pub(super) fn new(files: Files, tell: Tell) -> Self {
         let ledger = tell.snapshots.borrow().clone();
-        Self { files: Some(files), ledger, job: None, flushes: Default::default(), stopped: None, wrong: Wrong::default(), tell }
+        let whys = ledger.unread.whys().collect::<Vec<_>>().join("; ");
+        let side = (!whys.is_empty()).then(|| format!("{whys}; what it governs is refused until it is repaired and kurrentd restarted"));
+        let wrong = Wrong { side, ..Wrong::default() };
+        Self { files: Some(files), ledger, job: None, flushes: Default::default(), stopped: None, wrong, tell }
     }
 
     pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+        self.complain();
         let mut waiting = Vec::new();
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -201,9 +211,7 @@ impl Writer {
                 if self.commit(Arc::clone(&next), Some(*edit)).await.is_ok() {
                     let generation = next.generation;
                     tracing::info!(generation, "a ledger was edited by hand and is read again");
-                    self.tell.audit.record(event("system", RELOAD, None, String::new(), "ok"));
-                    // Nobody may listen.
-                    let _ = self.tell.notes.send(ChangeNote { generation, verb: RELOAD, device: None, object: String::new() });
+                    self.tell_edit(&next);
                     self.publish(next);
                 }
                 None
@@ -212,10 +220,21 @@ impl Writer {
         self.complain();
     }
 
+    /// What an edit did, under every device and object that it did it to.
+    fn tell_edit(&self, next: &Ledger) {
+        let reload = event("system", RELOAD, (None, String::new()), String::new());
+        let done = by_hand::done(&self.ledger, next).into_iter().map(|done| event(BY_HAND, done.verb, done.subject, done.detail));
+        for Event { actor, verb, device, object, detail, .. } in [reload].into_iter().chain(done) {
+            // Nobody may listen.
+            let _ = self.tell.notes.send(ChangeNote { generation: next.generation, verb, device, object: object.clone() });
+            self.tell.audit.record(Event { actor, verb, device, object, result: "ok".into(), detail });
+        }
+    }
+
     /// Publishes what is wrong; logged when it is news.
     fn complain(&self) {
-        let Wrong { commit, edit, files } = &self.wrong;
-        let what = self.stopped.as_ref().or(commit.as_ref()).or(edit.as_ref()).or(files.as_ref());
+        let Wrong { commit, edit, files, side } = &self.wrong;
+        let what = self.stopped.as_ref().or(commit.as_ref()).or(edit.as_ref()).or(files.as_ref()).or(side.as_ref());
         self.tell.faults.send_if_modified(|told| {
             let news = told.as_ref() != what;
             if news {
@@ -249,8 +268,12 @@ impl Writer {
         if committed.is_ok() {
             self.publish(next);
         }
-        for one in applied {
-            self.answer(one, committed.as_ref().err());
+        let answers: Vec<_> = applied.into_iter().map(|one| self.told(one, committed.as_ref().err())).collect();
+        // Who was answered finds it in the audit, also when this process is killed at once.
+        self.tell.audit.written().await;
+        for (done, answer) in answers {
+            // Whoever asked may have gone; the change stands all the same.
+            let _ = done.send(answer);
         }
     }
 
@@ -258,13 +281,14 @@ impl Writer {
     fn apply(&self, submission: Submission, next: &mut Arc<Ledger>) -> Applied {
         let Submission { change, actor, expectations, done } = submission;
         let now = kurrent_sys::clock::now();
+        let detail = change.detail();
         let mut events: Vec<Event> =
-            change.subjects().into_iter().map(|(device, object)| event(&actor, change.verb(), device, object, "")).collect();
+            change.subjects().into_iter().map(|subject| event(&actor, change.verb(), subject, detail.clone())).collect();
         let before = Arc::clone(next);
         let expected = expectations.iter().try_for_each(|expectation| expectation.check(&before));
         let result = expected.and_then(|()| apply(&before, change.clone(), now)).map(|(ledger, outcome)| {
             let displaced = change.displaced(&before, &ledger).into_iter();
-            events.extend(displaced.map(|(mac, worker)| event(&actor, UNBIND, Some(mac), worker.to_string(), "")));
+            events.extend(displaced.map(|(mac, worker)| event(&actor, UNBIND, (Some(mac), worker.to_string()), String::new())));
             *next = Arc::new(ledger);
             outcome
         });
@@ -320,7 +344,8 @@ impl Writer {
         });
     }
 
-    fn answer(&self, one: Applied, failed: Option<&CommitError>) {
+    /// Tells audit and listeners of a change; gives the answer to it.
+    fn told(&self, one: Applied, failed: Option<&CommitError>) -> (Answer, Result<Submitted, SubmitError>) {
         let Applied { submission_done, events, is_news, result, snapshot } = one;
         let (word, answer) = match (failed, result) {
             // Refusals too: they may rest on what was not committed.
@@ -350,8 +375,7 @@ impl Writer {
                 self.tell.audit.record(Event { result: word.into(), ..event });
             }
         }
-        // Whoever asked may have gone; the change stands all the same.
-        let _ = submission_done.send(answer);
+        (submission_done, answer)
     }
 }
 
@@ -363,6 +387,7 @@ async fn ended(job: &mut Option<JoinHandle<Done>>) -> Result<Done, JoinError> {
     }
 }
 
-fn event(actor: &str, verb: &'static str, device: Option<kurrent_core::id::MacAddr>, object: String, result: &str) -> Event {
-    Event { actor: actor.to_owned(), verb, device, object, result: result.to_owned() }
+/// Its result comes later.
+fn event(actor: &str, verb: &'static str, (device, object): Subject, detail: String) -> Event {
+    Event { actor: actor.to_owned(), verb, device, object, result: String::new(), detail }
 }

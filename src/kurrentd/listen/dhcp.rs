@@ -277,8 +277,8 @@ impl Server {
                 self.audited.clear();
             }
             self.audited.insert(mac, now.mono);
-            let event =
-                Event { actor: format!("device {mac}"), verb: "dhcp", device: Some(mac), object: String::new(), result: "revoked".into() };
+            let (actor, result) = (format!("device {mac}"), "revoked".into());
+            let event = Event { actor, verb: "dhcp", device: Some(mac), object: String::new(), result, detail: String::new() };
             self.shared.audit.record(event);
         }
     }

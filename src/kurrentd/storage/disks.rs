@@ -206,7 +206,14 @@ impl Storage {
                 let removed = storage.remove_file(&disk, &why).await;
                 let result = removed.as_ref().map_or_else(|e| e.code, |()| "ok").to_owned();
                 let object = disk.filename.to_string();
-                storage.0.audit.record(Event { actor: actor.clone(), verb: "file-delete", device: None, object, result });
+                storage.0.audit.record(Event {
+                    actor: actor.clone(),
+                    verb: "file-delete",
+                    device: None,
+                    object,
+                    result,
+                    detail: String::new(),
+                });
                 kept.extend(removed.err().map(|e| Kept::new(&disk, e)));
             }
             kept

@@ -32,6 +32,7 @@ const OPERATIONS: View = View {
         ("DEVICE", "device"),
         ("OBJECT", "object"),
         ("RESULT", "result"),
+        ("DETAIL", "detail"),
         ("REPEATED", "repeated"),
     ],
     none: "nothing recorded",

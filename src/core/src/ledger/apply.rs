@@ -15,13 +15,14 @@ use super::schema::{Device, DeviceState, Worker};
 use super::view::{LAST_GENERATION, Ledger};
 use crate::id::{MacAddr, WorkerId};
 use crate::time::Now;
-use std::sync::Arc;
 
 mod devices;
 mod settings;
 mod workers;
 
-pub use settings::{MAX_AGENTS, MAX_JOIN_TOKENS};
+pub use settings::{MAX_AGENTS, MAX_JOIN_TOKENS, MAX_MASTERS};
+pub use workers::MAX_DISKS;
+pub(super) use workers::too_many_workers;
 
 /// Devices, however they come: a stranger in an open window, or a program that imports without end, must not make a ledger that the
 /// next start does not read.
@@ -40,8 +41,13 @@ pub fn apply(ledger: &Ledger, change: Change, now: Now) -> Result<(Ledger, Outco
             "the ledger's generation was set by hand to a number that leaves no room for changes; restore the state folder from a backup";
         return Err(rejected(507, "generations_used_up", what.into()));
     }
+    ledger.check_read(&change)?;
     let mut next = Next { ledger: ledger.clone(), generation: ledger.generation.saturating_add(1), changed: false };
     let outcome = next.carry_out(change, now)?;
+    if next.ledger.weights.is_too_much(ledger.weights) {
+        let detail = "the ledger is full: what its records hold would be more than the next start reads; delete records, labels or notes";
+        return Err(rejected(409, "ledger_full", detail.into()));
+    }
     if next.changed {
         next.ledger.generation = next.generation;
     }
@@ -49,7 +55,7 @@ pub fn apply(ledger: &Ledger, change: Change, now: Now) -> Result<(Ledger, Outco
 }
 
 pub(super) fn rejected(status: u16, code: &'static str, detail: String) -> Rejected {
-    Rejected { code, status, detail }
+    Rejected { code, status, detail, field: None }
 }
 
 /// The ledger being made. `generation` is the one it gets if anything changes, and the epoch of every fenced device.
@@ -87,8 +93,7 @@ impl Next {
             Change::SetBoot { worker, boot } => self.set_boot(&worker, boot),
             Change::OpenWindow { until } => self.open_window(until, now),
             Change::CloseWindow => Ok(self.close_window()),
-            Change::SetEnforcement { enforcement } => Ok(self.set_enforcement(enforcement)),
-            Change::SetBootDefaults { boot } => self.set_boot_defaults(boot),
+            Change::EditSettings { enforcement, boot } => self.edit_settings(enforcement, boot),
             Change::TagMaster { tags } => self.tag_master(tags),
             Change::ForgetMaster { name } => Ok(self.forget_master(&name)),
             Change::AddAgent { agent } => self.add_agent(agent, now),
@@ -122,13 +127,13 @@ impl Next {
     }
 
     fn put_device(&mut self, device: Device) {
-        self.ledger.devices.insert(device.mac, Arc::new(device));
+        self.ledger.keep_device(device);
         self.changed = true;
     }
 
     /// The names of its disks are the caller's business.
     fn put_worker(&mut self, worker: Worker) {
-        self.ledger.workers.insert(worker.worker_id.clone(), Arc::new(worker));
+        self.ledger.keep_worker(worker);
         self.changed = true;
     }
 

@@ -90,8 +90,10 @@ fn k21_a_menu_entry_is_one_of_the_workers_disks_or_reboot_and_goes_with_its_disk
     play.ok(entry(1, tag.as_str()));
     play.refuses(entry(2, tag.as_str()), "boot_settings_invalid");
     assert_eq!(play.ledger.boot_disk(&play.ledger.workers[&worker(1)]).map(|d| &d.os_tag), Some(&tag));
-    let all =
-        |entry: &str| Change::SetBootDefaults { boot: BootSettings { menu_default: Some(entry.to_owned()), ..BootSettings::default() } };
+    let all = |entry: &str| Change::EditSettings {
+        enforcement: None,
+        boot: Some(BootSettings { menu_default: Some(entry.to_owned()), ..BootSettings::default() }),
+    };
     play.refuses(all(tag.as_str()), "boot_settings_invalid");
     play.ok(all("reboot"));
     assert!(play.ledger.boot_disk(&play.ledger.workers[&worker(1)]).is_some(), "its own entry counts");
@@ -99,4 +101,92 @@ fn k21_a_menu_entry_is_one_of_the_workers_disks_or_reboot_and_goes_with_its_disk
     assert!(!play.ledger.workers[&worker(1)].disks.is_empty());
     let left = &play.ledger.workers[&worker(1)];
     assert_eq!((left.boot.menu_default.as_ref(), play.ledger.boot_disk(left)), (None, None), "reboot of all Workers is left");
+}
+
+#[test]
+fn a_refusal_names_the_value_at_fault() {
+    let mut play = Play::furnished();
+    let field = |play: &Play, change: Change| apply(&play.ledger, change, play.now).unwrap_err().field;
+    play.ok(add(1, 1, "debian", "12"));
+    let tag = play.ledger.workers.get(&worker(1)).unwrap().disks[0].os_tag.clone();
+    let boot = BootSettings { menu_timeout_ms: Some(u32::MAX), ..BootSettings::default() };
+    for (change, expected) in [
+        (Change::Label { mac: mac(1), labels: [("a b".to_owned(), String::new())].into() }, "labels"),
+        (Change::EditDevice { mac: mac(1), note: Some("\0".into()), keyless_allowed: None, loader: None }, "note"),
+        (Change::EditDevice { mac: mac(1), note: None, keyless_allowed: None, loader: Some(Some("/".into())) }, "loader"),
+        (Change::RemarkDisk { worker: worker(1), os_tag: tag, remark: "x".repeat(1025) }, "remark"),
+        (Change::EditSettings { enforcement: Some(Some(true)), boot: Some(boot) }, "menu_timeout_ms"),
+        (Change::OpenWindow { until: minutes(play.now, 61) }, "minutes"),
+    ] {
+        assert_eq!(field(&play, change.clone()), Some(expected), "{change:?}");
+    }
+    assert_eq!(field(&play, Change::Purge { mac: mac(9) }), None);
+}
+
+/// What is taken must be readable at the next start.
+#[test]
+fn the_ledger_is_full_before_its_files_are_too_large_to_be_read() {
+    let mut ledger = Ledger::default();
+    let now = at(1000);
+    let labels: BTreeMap<String, String> = (0..64).map(|n| (format!("k{n}"), "ä".repeat(253))).collect();
+    let register = |n: u32| {
+        let [_, b, c, d] = n.to_be_bytes();
+        let labels = labels.clone();
+        Change::Register { mac: MacAddr([2, 0, 0, b, c, d]), public_key: None, keyless_allowed: false, note: String::new(), labels }
+    };
+    let mut taken = 0;
+    let refused = loop {
+        match apply(&ledger, register(taken), now) {
+            Ok((next, _)) => ledger = next,
+            Err(refused) => break refused,
+        }
+        taken += 1;
+    };
+    assert_eq!(refused.code, "ledger_full");
+    assert!((1000..MAX_DEVICES as u32).contains(&taken), "{taken}");
+    let (less, _) = apply(&ledger, Change::Label { mac: MacAddr([2, 0, 0, 0, 0, 0]), labels: BTreeMap::new() }, now).unwrap();
+    assert!(less.weights.devices < ledger.weights.devices, "what makes it smaller is always taken");
+    let weights = ledger.records().checked().unwrap().weights;
+    assert_eq!(weights, ledger.weights, "as counted from the records");
+}
+
+#[test]
+fn devices_and_workers_are_limited_whoever_adds_them() {
+    let mut ledger = Ledger::default();
+    let now = at(1000);
+    let all = (0..MAX_WORKERS).map(|n| format!("w{n}").parse().unwrap()).collect();
+    ledger = apply(&ledger, Change::CreateWorkers { workers: all }, now).unwrap().0;
+    let one_more: WorkerId = "more".parse().unwrap();
+    assert_eq!(apply(&ledger, Change::CreateWorker { worker: one_more.clone() }, now).unwrap_err().code, "too_many_workers");
+    let planned = crate::ledger::plan::create(&ledger, &[one_more]);
+    assert_eq!(planned[0].refused.as_ref().map(|r| r.code), Some("too_many_workers"));
+    for n in 0..u32::try_from(MAX_DEVICES).unwrap() {
+        let [_, b, c, d] = n.to_be_bytes();
+        let mac = MacAddr([2, 0, 0, b, c, d]);
+        let change = Change::Register { mac, public_key: None, keyless_allowed: false, note: String::new(), labels: BTreeMap::new() };
+        ledger = apply(&ledger, change, now).unwrap().0;
+    }
+    assert_eq!(apply(&ledger, super::register(1), now).unwrap_err().code, "too_many_devices");
+    assert!(ledger.weights.devices < crate::ledger::MAX_WEIGHT && ledger.weights.workers < crate::ledger::MAX_WEIGHT / 2);
+}
+
+/// A number that saturates would let changes pass that are never written.
+#[test]
+fn at_the_end_of_the_generations_nothing_changes_and_beyond_it_nothing_loads() {
+    use crate::ledger::view::LAST_GENERATION;
+    let mut play = Play::furnished();
+    play.ledger.generation = LAST_GENERATION;
+    let refused = apply(&play.ledger, Change::CreateWorker { worker: worker(9) }, play.now).unwrap_err();
+    assert_eq!(refused.code, "generations_used_up");
+    play.ledger.generation = LAST_GENERATION - 1;
+    play.ok(Change::CreateWorker { worker: worker(9) });
+    for generation in [LAST_GENERATION + 1, u64::MAX] {
+        let mut files = play.ledger.records().files();
+        files.workers.generation = generation;
+        let wrong = Ledger::assemble(files).unwrap_err();
+        assert_eq!((wrong.file, wrong.record), ("workers.yml", generation.to_string()));
+        let mut files = play.ledger.records().files();
+        files.devices.devices[0].epoch = generation;
+        assert_eq!(Ledger::assemble(files).unwrap_err().file, "devices.yml");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 fn at(secs: u64) -> Now {
     Now { mono: crate::time::Mono(std::time::Duration::from_secs(secs)), wall: crate::time::Wall::UNIX_EPOCH }

@@ -170,15 +170,12 @@ pub enum Change {
     },
     /// Closes automatic admission.
     CloseWindow,
-    /// Overrides the configuration's enforcement; `None` follows the configuration again.
-    SetEnforcement {
-        /// Whether only a verified answer opens the data plane.
-        enforcement: Option<bool>,
-    },
-    /// Replaces what Workers without settings of their own boot with.
-    SetBootDefaults {
-        /// The new settings.
-        boot: BootSettings,
+    /// Replaces run-time settings, all that are given or none; `None` leaves one as it is.
+    EditSettings {
+        /// Whether only a verified answer opens the data plane; the inner `None` follows the configuration again.
+        enforcement: Option<Option<bool>>,
+        /// What Workers without settings of their own boot with.
+        boot: Option<BootSettings>,
     },
     /// Replaces the tags of a master image; empty ones are forgotten (K25).
     TagMaster {
@@ -254,6 +251,16 @@ pub struct Rejected {
     pub status: u16,
     /// One sentence with the next step.
     pub detail: String,
+    /// The value at fault, as requests name it, when it is one of them.
+    pub field: Option<&'static str>,
+}
+
+impl Rejected {
+    /// With the value at fault.
+    #[must_use]
+    pub fn at(self, field: &'static str) -> Self {
+        Self { field: Some(field), ..self }
+    }
 }
 
 /// A device and a Worker, disk, master or node: what one audit line is about.
@@ -285,8 +292,7 @@ impl Change {
             Self::SetBoot { .. } => "boot-settings",
             Self::OpenWindow { .. } => "window-open",
             Self::CloseWindow => "window-close",
-            Self::SetEnforcement { .. } => "enforcement",
-            Self::SetBootDefaults { .. } => "boot-defaults",
+            Self::EditSettings { .. } => "settings-edit",
             Self::TagMaster { .. } => "master-tag",
             Self::ForgetMaster { .. } => "master-forget",
             Self::AddAgent { .. } => "agent-add",
@@ -324,9 +330,7 @@ impl Change {
             | Self::ResizeDisk { worker, os_tag, .. }
             | Self::RemarkDisk { worker, os_tag, .. }
             | Self::SetDefaultDisk { worker, os_tag } => other(format!("{worker} {os_tag}")),
-            Self::OpenWindow { .. } | Self::CloseWindow | Self::SetEnforcement { .. } | Self::SetBootDefaults { .. } => {
-                other(String::new())
-            }
+            Self::OpenWindow { .. } | Self::CloseWindow | Self::EditSettings { .. } => other(String::new()),
             Self::TagMaster { tags } => other(tags.name.to_string()),
             Self::ForgetMaster { name } => other(name.to_string()),
             Self::AddAgent { agent } => other(agent.name.to_string()),

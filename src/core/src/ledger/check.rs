@@ -3,8 +3,12 @@
 use super::records::{Contradiction, Files, Records};
 use super::rules::check_disk;
 use super::schema::{Device, DeviceState, Worker, key_hash};
+use super::unread::Unread;
 use super::view::{LAST_GENERATION, Ledger};
 use std::collections::HashSet;
+
+/// Said of a number above [`LAST_GENERATION`].
+pub(super) const BEYOND: &str = "leaves no room for changes; write back what was there before";
 
 impl Records {
     /// The ledger of these records, when every invariant holds.
@@ -12,12 +16,25 @@ impl Records {
     /// # Errors
     /// The first [`Contradiction`].
     pub fn checked(self) -> Result<Ledger, Contradiction> {
+        self.checked_without(Unread::default())
+    }
+
+    /// [`Records::checked`] without side ledgers that were not read.
+    ///
+    /// # Errors
+    /// The first [`Contradiction`].
+    pub fn checked_without(self, unread: Unread) -> Result<Ledger, Contradiction> {
         let Self { generation, devices, workers, masters, agents, join_tokens, settings } = self;
         if let Some(name) = masters.keys().find(|name| !name.is_master()) {
             let what = format!("{name} is not a master: its name has no _tpl_; correct or remove the record");
             return Err(Contradiction { file: "masters.yml", record: name.to_string(), what });
         }
-        let mut ledger = Ledger { generation, masters, agents, join_tokens, settings, ..Ledger::default() };
+        if generation > LAST_GENERATION {
+            // The files were asked already.
+            let what = format!("generation {generation} {BEYOND}");
+            return Err(Contradiction { file: "journal.jsonl", record: String::new(), what });
+        }
+        let mut ledger = Ledger { generation, masters, agents, join_tokens, settings, unread, ..Ledger::default() };
         for (id, worker) in &workers {
             ledger.check_worker(worker).map_err(|what| Contradiction { file: "workers.yml", record: id.to_string(), what })?;
             for disk in &worker.disks {
@@ -42,6 +59,7 @@ impl Records {
             ledger.generation = ledger.generation.max(device.epoch);
         }
         (ledger.devices, ledger.workers) = (devices, workers);
+        ledger.weigh();
         Ok(ledger)
     }
 }
@@ -64,7 +82,7 @@ impl Ledger {
             if !systems.insert((&disk.os, &disk.os_version)) {
                 return Err(format!("Worker {id} has two disks for {} {}; at most one is allowed", disk.os, disk.os_version));
             }
-            if self.agent(&disk.agent).is_none() {
+            if self.unread.agents.is_none() && self.agent(&disk.agent).is_none() {
                 return Err(format!(
                     "disk {} of Worker {id} is on {}, which is not in agents.yml; restore that record",
                     disk.os_tag, disk.agent
@@ -87,8 +105,7 @@ impl Ledger {
 fn check_device(device: &Device) -> Result<(), String> {
     let mac = device.mac;
     if device.epoch > LAST_GENERATION {
-        let what = format!("the epoch {} of device {mac} leaves no room for changes; write back what was there before", device.epoch);
-        return Err(what);
+        return Err(format!("the epoch {} of device {mac} {BEYOND}", device.epoch));
     }
     match (device.state, &device.bound_worker_id) {
         (DeviceState::Bound, None) => {

@@ -1,7 +1,7 @@
 //! Batches as plans: what would become of each item, in order, over one ledger. A preview and its execution are the same plan;
 //! the caller makes the execution depend on the ledger's generation, so that it stays the same (K36).
 
-use super::apply::{apply, rejected};
+use super::apply::{MAX_WORKERS, apply, rejected, too_many_workers};
 use super::change::{Change, Rejected};
 use super::schema::DeviceState;
 use super::view::Ledger;
@@ -75,6 +75,8 @@ pub fn create(ledger: &Ledger, workers: &[WorkerId]) -> Vec<PlannedWorker> {
             Some(rejected(422, "twice_in_batch", format!("Worker {worker} occurs twice; name each once")))
         } else if ledger.workers.contains_key(worker) {
             Some(rejected(409, "worker_exists", format!("Worker {worker} exists already; choose another name")))
+        } else if ledger.workers.len().saturating_add(seen.len()) > MAX_WORKERS {
+            Some(too_many_workers())
         } else {
             None
         };

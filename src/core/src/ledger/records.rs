@@ -1,6 +1,7 @@
 //! The ledger as the records it is made of, without anything derived from them: what files and journal hold, and what two
 //! ledgers differ in. Whether records belong together is asked by [`Records::checked`].
 
+use super::check::BEYOND;
 use super::schema::{Agent, Device, Fingerprint, JoinToken, LEDGER_VERSION, MasterTags, MastersFile, Worker};
 use super::schema::{AgentsFile, DevicesFile, SettingsFile, WorkersFile};
 use super::view::{LAST_GENERATION, Ledger, Settings};
@@ -32,7 +33,7 @@ pub struct Files {
 pub struct Contradiction {
     /// Which file (`devices.yml`).
     pub file: &'static str,
-    /// Key of the record (a MAC, `worker_id` or name), as written in the file.
+    /// Key of the record (a MAC, `worker_id`, name, or the file's generation), as written in the file.
     pub record: String,
     /// What is wrong; what to do.
     pub what: String,
@@ -260,8 +261,8 @@ impl Records {
             ("agents.yml", agents.generation),
         ];
         if let Some((file, generation)) = generations.into_iter().find(|(_, g)| *g > LAST_GENERATION) {
-            let what = format!("generation {generation} leaves no room for changes; write back what was there before");
-            return Err(Contradiction { file, record: String::new(), what });
+            let what = format!("generation {generation} {BEYOND}");
+            return Err(Contradiction { file, record: generation.to_string(), what });
         }
         let mut records = Self {
             generation: generations.into_iter().map(|(_, g)| g).max().unwrap_or(0),

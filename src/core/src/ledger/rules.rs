@@ -10,15 +10,22 @@ use std::collections::BTreeMap;
 
 /// Longest registration window and rekey order, in minutes.
 pub const MAX_WINDOW_MINUTES: i64 = 60;
-/// Longest value kept from a report, in characters.
-const MAX_REPORTED_CHARS: usize = 128;
+/// Longest value kept from a report, in octets.
+const MAX_REPORTED_OCTETS: usize = 128;
 const MAX_LABELS: usize = 64;
 const MAX_MENU_TIMEOUT_MS: u32 = 60 * 60 * 1000;
 const MAX_NOTE_CHARS: usize = 1024;
 
 /// Firmware text is foreign: printable and bounded, or it does not go into the ledger.
 pub(super) fn clip(text: String) -> String {
-    text.chars().filter(|c| !c.is_control()).take(MAX_REPORTED_CHARS).collect::<String>().trim().to_owned()
+    let mut kept = String::new();
+    for c in text.chars().filter(|c| !c.is_control()) {
+        if kept.len() + c.len_utf8() > MAX_REPORTED_OCTETS {
+            break;
+        }
+        kept.push(c);
+    }
+    kept.trim().to_owned()
 }
 
 /// A reported fingerprint, printable and bounded.
@@ -49,21 +56,38 @@ pub(super) fn check_until(until: Wall, now: Now) -> Result<(), Rejected> {
     if is_live(until, now.wall) {
         return Ok(());
     }
-    Err(rejected(422, "minutes_out_of_range", format!("it can be open for 1 to {MAX_WINDOW_MINUTES} minutes; choose a time in that range")))
+    let detail = format!("it can be open for 1 to {MAX_WINDOW_MINUTES} minutes; choose a time in that range");
+    Err(rejected(422, "minutes_out_of_range", detail).at("minutes"))
 }
 
+/// What people wrote down, as the field `note`.
 pub(super) fn checked_note(note: String) -> Result<String, Rejected> {
-    if note.chars().count() > MAX_NOTE_CHARS || note.chars().any(|c| c.is_control() && c != '\n' && c != '\t') {
-        let detail = format!("the note is longer than {MAX_NOTE_CHARS} characters or holds control characters; shorten it");
-        return Err(rejected(422, "note_invalid", detail));
+    checked_text(note, "note_invalid", "note")
+}
+
+/// What people wrote down about a disk or a master, as the field `remark`.
+pub(super) fn checked_remark(remark: String) -> Result<String, Rejected> {
+    checked_text(remark, "remark_invalid", "remark")
+}
+
+/// `code` is that of `field`.
+pub(super) fn checked_text(text: String, code: &'static str, field: &'static str) -> Result<String, Rejected> {
+    if text.chars().count() > MAX_NOTE_CHARS {
+        let detail = format!("the {field} is longer than {MAX_NOTE_CHARS} characters; shorten it");
+        return Err(rejected(422, code, detail).at(field));
     }
-    Ok(note)
+    if text.chars().any(|c| c.is_control() && c != '\n' && c != '\t') {
+        let detail = format!("the {field} holds control characters; leave them out");
+        return Err(rejected(422, code, detail).at(field));
+    }
+    Ok(text)
 }
 
 /// A loader of the loader table is named by its file; whether there is one is looked up when it is served.
 pub(super) fn checked_loader(loader: String) -> Result<String, Rejected> {
     if loader.parse::<FileName>().is_err() {
-        return Err(rejected(422, "loader_invalid", "the loader is a file name of the loader table, like ipxe.efi; correct it".into()));
+        let detail = "the loader is a file name of the loader table, like ipxe.efi; correct it".into();
+        return Err(rejected(422, "loader_invalid", detail).at("loader"));
     }
     Ok(loader)
 }
@@ -74,7 +98,7 @@ pub(super) fn check_base_url(url: &str) -> Result<(), Rejected> {
     let fine = |b: u8| b.is_ascii_alphanumeric() || b".:-[]".contains(&b);
     if host.is_empty() || url.len() > 255 || !host.bytes().all(fine) {
         let detail = "base_url is https://HOST:PORT and nothing behind it; correct it".into();
-        return Err(rejected(422, "base_url_invalid", detail));
+        return Err(rejected(422, "base_url_invalid", detail).at("base_url"));
     }
     Ok(())
 }
@@ -86,7 +110,7 @@ pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Reje
         let detail = format!(
             "at most {MAX_LABELS} labels; keys of 1 to 63 letters, digits, '.', '_', '-' and '/'; values of at most 253 characters"
         );
-        return Err(rejected(422, "labels_invalid", detail));
+        return Err(rejected(422, "labels_invalid", detail).at("labels"));
     }
     Ok(())
 }
@@ -105,9 +129,11 @@ pub(super) fn check_disk(disk: &Disk) -> Result<(), String> {
 /// What can be asked for. The form of version 1 has more than this program does; a setting that changes nothing is refused
 /// rather than kept. Records that have one load all the same. `disks` are those that the settings are for: none for all Workers.
 pub(super) fn check_boot(boot: &BootSettings, disks: &[Disk]) -> Result<(), Rejected> {
-    let one_of = |what: &str, value: &Option<String>, works: &str, later: &str| match value.as_deref() {
-        Some(v) if v == later => Err(not_yet(&format!("{what} {later}"), &format!("choose {works}, or leave it out"))),
-        Some(v) if v != works => Err(rejected(422, "boot_settings_invalid", format!("{what} is {works}; choose that, or leave it out"))),
+    let one_of = |what: &'static str, value: &Option<String>, works: &str, later: &str| match value.as_deref() {
+        Some(v) if v == later => Err(not_yet(&format!("{what} {later}"), &format!("choose {works}, or leave it out")).at(what)),
+        Some(v) if v != works => {
+            Err(rejected(422, "boot_settings_invalid", format!("{what} is {works}; choose that, or leave it out")).at(what))
+        }
         Some(_) | None => Ok(()),
     };
     one_of("method", &boot.method, "nvme", "iscsi")?;
@@ -117,11 +143,11 @@ pub(super) fn check_boot(boot: &BootSettings, disks: &[Disk]) -> Result<(), Reje
         && !disks.iter().any(|d| d.os_tag.as_str() == entry)
     {
         let detail = "menu_default is the os_tag of one of the Worker's disks, or reboot; for all Workers only reboot; choose one";
-        return Err(rejected(422, "boot_settings_invalid", detail.into()));
+        return Err(rejected(422, "boot_settings_invalid", detail.into()).at("menu_default"));
     }
     if boot.menu_timeout_ms.is_some_and(|ms| ms > MAX_MENU_TIMEOUT_MS) {
         let detail = format!("menu_timeout_ms is at most {MAX_MENU_TIMEOUT_MS}, an hour; choose a shorter time");
-        return Err(rejected(422, "boot_settings_invalid", detail));
+        return Err(rejected(422, "boot_settings_invalid", detail).at("menu_timeout_ms"));
     }
     Ok(())
 }

@@ -2,13 +2,12 @@
 
 use super::rules::is_live;
 use super::schema::{Agent, BootSettings, Device, DeviceState, Disk, JoinToken, MasterTags, Worker};
+use super::unread::Unread;
+use super::weight::Weights;
 use crate::id::{AgentName, FileName, MacAddr, WorkerId};
 use crate::time::Wall;
 use imbl::OrdMap;
 use std::sync::Arc;
-
-/// How far a restore moves the generation on: more changes than a century of one in a second.
-const RESTORE_LEAP: u64 = 1 << 32;
 
 /// Nobody comes here by changes and restores, only by hand; behind it a change would not be told from none any more.
 pub const LAST_GENERATION: u64 = 1 << 62;
@@ -49,6 +48,10 @@ pub struct Ledger {
     pub join_tokens: OrdMap<String, Arc<JoinToken>>,
     /// Run-time settings.
     pub settings: Settings,
+    /// Side ledgers whose records are missing here.
+    pub unread: Unread,
+    /// Derived: how large the files can be.
+    pub weights: Weights,
 }
 
 impl Ledger {
@@ -148,26 +151,6 @@ impl Ledger {
     #[must_use]
     pub fn window_open(&self, wall: Wall) -> bool {
         self.settings.registration_open_until.is_some_and(|until| is_live(until, wall))
-    }
-}
-
-impl Ledger {
-    /// This ledger of a backup as the successor of what is there now (`present`). Credentials that were given out after the
-    /// backup are worthless: every bound device gets an epoch that no appliance with this ledger's past can have given out, by a
-    /// leap that no number of changes in between comes to. And a restore opens nothing: window, rekey orders and join tokens,
-    /// which may have been used or withdrawn since, are gone.
-    #[must_use]
-    pub fn after_restore(mut self, present: u64) -> Self {
-        self.generation = self.generation.max(present).saturating_add(RESTORE_LEAP);
-        self.settings.registration_open_until = None;
-        self.join_tokens.clear();
-        let touched = |d: &Device| d.state == DeviceState::Bound || d.rekey_until.is_some();
-        let devices: Vec<Arc<Device>> = self.devices.values().filter(|d| touched(d)).cloned().collect();
-        for device in devices {
-            let epoch = if device.state == DeviceState::Bound { self.generation } else { device.epoch };
-            self.devices.insert(device.mac, Arc::new(Device { epoch, rekey_until: None, ..Device::clone(&device) }));
-        }
-        self
     }
 }
 

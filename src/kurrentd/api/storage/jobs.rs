@@ -173,7 +173,7 @@ async fn cancel_job(State(api): State<Api>, path: Segments) -> Result<Json<Job>,
     let what = job_of(api.shared.storage.jobs(), id)?.what;
     let cancelled = api.shared.storage.jobs().cancel(id).await;
     let result = cancelled.as_ref().map_or_else(|e| e.code, |_| "ok").to_owned();
-    api.shared.audit.record(Event { actor: ACTOR.into(), verb: "job-cancel", device: None, object: what, result });
+    api.shared.audit.record(Event { actor: ACTOR.into(), verb: "job-cancel", device: None, object: what, result, detail: String::new() });
     Ok(Json(cancelled?.into()))
 }
 

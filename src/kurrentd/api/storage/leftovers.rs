@@ -89,7 +89,14 @@ async fn delete_leftover(State(api): State<Api>, path: Segments) -> Result<Statu
     let name: FileName = path.read("name")?;
     let removed = api.shared.storage.delete_leftover(&name).await;
     let result = removed.as_ref().map_or_else(|e| e.code, |()| "ok").to_owned();
-    api.shared.audit.record(Event { actor: ACTOR.into(), verb: "leftover-delete", device: None, object: name.to_string(), result });
+    api.shared.audit.record(Event {
+        actor: ACTOR.into(),
+        verb: "leftover-delete",
+        device: None,
+        object: name.to_string(),
+        result,
+        detail: String::new(),
+    });
     removed?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -153,7 +153,14 @@ async fn import_master(State(api): State<Api>, path: Segments, request: Request)
         drain(body).await;
     }
     let result = imported.as_ref().map_or_else(|e| e.code, |_| "ok").to_owned();
-    api.shared.audit.record(Event { actor: ACTOR.into(), verb: "master-import", device: None, object: name.to_string(), result });
+    api.shared.audit.record(Event {
+        actor: ACTOR.into(),
+        verb: "master-import",
+        device: None,
+        object: name.to_string(),
+        result,
+        detail: String::new(),
+    });
     let answer = answer(&api.shared.ledger.snapshot(), imported?, StatusCode::CREATED);
     Ok(([(LOCATION, format!("/v1/masters/{name}"))], answer).into_response())
 }
@@ -167,7 +174,14 @@ async fn delete_master(State(api): State<Api>, conditions: Conditions, path: Seg
     let expected = conditions.expect(|tag| Expectation::Master(name.clone(), tag));
     let deleted = api.shared.storage.delete_master(&name, ACTOR, expected).await;
     let result = deleted.as_ref().map_or_else(|e| e.code, |()| "ok").to_owned();
-    api.shared.audit.record(Event { actor: ACTOR.into(), verb: "master-delete", device: None, object: name.to_string(), result });
+    api.shared.audit.record(Event {
+        actor: ACTOR.into(),
+        verb: "master-delete",
+        device: None,
+        object: name.to_string(),
+        result,
+        detail: String::new(),
+    });
     deleted?;
     Ok(StatusCode::NO_CONTENT)
 }

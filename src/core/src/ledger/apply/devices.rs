@@ -7,7 +7,6 @@ use crate::ledger::rules::{check_labels, check_until, checked_loader, checked_no
 use crate::ledger::schema::{Device, DeviceState, Fingerprint, Source, key_hash};
 use crate::time::{Now, Wall};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 impl Next {
     pub(super) fn report(
@@ -49,7 +48,7 @@ impl Next {
         (device.uuid, device.fingerprint) = (clip(uuid), clipped(fingerprint));
         device.last_seen = Some(now.wall);
         // Not `put_device`: a refresh alone makes no generation.
-        self.ledger.devices.insert(mac, Arc::new(device));
+        self.ledger.keep_device(device);
         Ok(outcome)
     }
 
@@ -87,7 +86,7 @@ impl Next {
         if let Some(key) = public_key {
             if key_hash(&key).is_none() {
                 let detail = "the public key is not valid; write ed25519: and 64 hex digits, or p256: and 130 hex digits".into();
-                return Err(rejected(422, "public_key_invalid", detail));
+                return Err(rejected(422, "public_key_invalid", detail).at("public_key"));
             }
             set_key(&mut device, key);
         }
@@ -198,7 +197,7 @@ impl Next {
         if self.device(mac)?.state != DeviceState::Revoked {
             return Err(rejected(409, "device_not_revoked", format!("device {mac} is not revoked; only revoked devices are purged")));
         }
-        self.ledger.devices.remove(&mac);
+        self.ledger.forget_device(mac);
         self.changed = true;
         Ok(Outcome::Done)
     }

@@ -3,13 +3,15 @@
 use super::{Next, rejected};
 use crate::id::{AgentName, FileName};
 use crate::ledger::change::{Outcome, Rejected};
-use crate::ledger::rules::{check_base_url, check_boot, check_until, checked_note};
+use crate::ledger::rules::{check_base_url, check_boot, check_until, checked_note, checked_remark};
 use crate::ledger::schema::{Agent, BootSettings, JoinToken, MasterTags, Role};
 use crate::time::{Now, Wall};
 use std::sync::Arc;
 
 /// Join tokens that may wait at once; expired ones go first.
 pub const MAX_JOIN_TOKENS: usize = 64;
+/// Masters with tags.
+pub const MAX_MASTERS: usize = 4096;
 /// Storage nodes of one control plane.
 pub const MAX_AGENTS: usize = 256;
 
@@ -28,18 +30,15 @@ impl Next {
         Outcome::Done
     }
 
-    pub(super) fn set_enforcement(&mut self, enforcement: Option<bool>) -> Outcome {
-        if self.ledger.settings.enforcement != enforcement {
-            self.ledger.settings.enforcement = enforcement;
-            self.changed = true;
+    pub(super) fn edit_settings(&mut self, enforcement: Option<Option<bool>>, boot: Option<BootSettings>) -> Result<Outcome, Rejected> {
+        let mut settings = self.ledger.settings.clone();
+        if let Some(boot) = boot {
+            check_boot(&boot, &[])?;
+            settings.boot = boot;
         }
-        Outcome::Done
-    }
-
-    pub(super) fn set_boot_defaults(&mut self, boot: BootSettings) -> Result<Outcome, Rejected> {
-        check_boot(&boot, &[])?;
-        if self.ledger.settings.boot != boot {
-            self.ledger.settings.boot = boot;
+        settings.enforcement = enforcement.unwrap_or(settings.enforcement);
+        if settings != self.ledger.settings {
+            self.ledger.settings = settings;
             self.changed = true;
         }
         Ok(Outcome::Done)
@@ -50,9 +49,13 @@ impl Next {
             let detail = format!("{} is not a master: its name has no _tpl_", tags.name);
             return Err(rejected(422, "not_a_master", detail));
         }
-        tags.remark = checked_note(tags.remark)?;
+        tags.remark = checked_remark(tags.remark)?;
         if tags.os.is_none() && tags.os_version.is_none() && tags.remark.is_empty() {
             return Ok(self.forget_master(&tags.name));
+        }
+        if !self.ledger.masters.contains_key(&tags.name) && self.ledger.masters.len() >= MAX_MASTERS {
+            let detail = format!("{MAX_MASTERS} masters have tags already; take those of another one away");
+            return Err(rejected(409, "too_many_masters", detail));
         }
         if self.ledger.masters.get(&tags.name).is_none_or(|known| **known != tags) {
             self.ledger.masters.insert(tags.name.clone(), Arc::new(tags));

@@ -3,9 +3,16 @@
 use super::{MAX_WORKERS, Next, rejected};
 use crate::id::{OsTag, WorkerId};
 use crate::ledger::change::{Outcome, Rejected};
-use crate::ledger::rules::{check_boot, check_disk, checked_note};
+use crate::ledger::rules::{check_boot, check_disk, checked_remark, checked_text};
 use crate::ledger::schema::{BootSettings, DeviceState, Disk, Worker};
 use crate::time::Now;
+
+/// Disks of one Worker; each is another system.
+pub const MAX_DISKS: usize = 64;
+
+pub(in crate::ledger) fn too_many_workers() -> Rejected {
+    rejected(409, "too_many_workers", format!("there are {MAX_WORKERS} Workers already; delete some that are not needed"))
+}
 
 impl Next {
     pub(super) fn create_worker(&mut self, id: WorkerId, now: Now) -> Result<Outcome, Rejected> {
@@ -13,8 +20,7 @@ impl Next {
             return Err(rejected(409, "worker_exists", format!("Worker {id} exists already; choose another name")));
         }
         if self.ledger.workers.len() >= MAX_WORKERS {
-            let detail = format!("there are {MAX_WORKERS} Workers already; delete some that are not needed");
-            return Err(rejected(409, "too_many_workers", detail));
+            return Err(too_many_workers());
         }
         self.put_worker(Worker {
             worker_id: id,
@@ -36,7 +42,7 @@ impl Next {
 
     pub(super) fn set_worker_error(&mut self, id: &WorkerId, error: String) -> Result<Outcome, Rejected> {
         let mut worker = self.worker(id)?;
-        let error = checked_note(error)?;
+        let error = checked_text(error, "note_invalid", "error")?;
         if worker.error != error {
             worker.error = error;
             self.put_worker(worker);
@@ -52,17 +58,20 @@ impl Next {
         for disk in &worker.disks {
             self.ledger.forget_disk_names(disk);
         }
-        self.ledger.workers.remove(id);
+        self.ledger.forget_worker(id);
         self.changed = true;
         Ok(Outcome::Done)
     }
 
     pub(super) fn add_disk(&mut self, id: &WorkerId, mut disk: Disk) -> Result<Outcome, Rejected> {
         let mut worker = self.worker(id)?;
-        disk.remark = checked_note(disk.remark)?;
+        disk.remark = checked_remark(disk.remark)?;
         if worker.disks.iter().any(|d| d.os == disk.os && d.os_version == disk.os_version) {
             let detail = format!("Worker {id} has a disk for {} {} already; delete that first", disk.os, disk.os_version);
             return Err(rejected(409, "disk_exists", detail));
+        }
+        if worker.disks.len() >= MAX_DISKS {
+            return Err(rejected(409, "too_many_disks", format!("Worker {id} has {MAX_DISKS} disks already; delete one")));
         }
         check_disk(&disk).map_err(|what| rejected(422, "disk_invalid", what))?;
         if self.ledger.agent(&disk.agent).is_none() {
@@ -119,7 +128,7 @@ impl Next {
     }
 
     pub(super) fn remark_disk(&mut self, id: &WorkerId, tag: &OsTag, remark: String) -> Result<Outcome, Rejected> {
-        let remark = checked_note(remark)?;
+        let remark = checked_remark(remark)?;
         self.edit_disk(id, tag, |disk| {
             disk.remark = remark;
             Ok(())
