@@ -45,6 +45,8 @@ use utoipa_axum::router::OpenApiRouter;
 const ACTOR: &str = "admin";
 /// How long a device mutation waits for the data plane before it answers that it has not followed yet.
 const FOLLOW_WITHIN: Duration = Duration::from_secs(5);
+/// What a mutation's `data_plane` says when the kernel has done it.
+const FOLLOWED: &str = "followed";
 /// When the target is at fault already, there is less to wait for.
 const FOLLOW_AT_ONCE: Duration = Duration::from_secs(1);
 /// What is served although the ledgers do not read: it says what is wrong, or does not need them.
@@ -153,7 +155,7 @@ async fn data_plane(api: &Api, generation: u64) -> String {
     if reached.is_err() && !(seen.looked && seen.generation >= generation) {
         reached = target.settled(generation, FOLLOW_WITHIN).await;
     }
-    reached.map_or_else(|why| format!("not yet: {why}"), |()| "followed".into())
+    reached.map_or_else(|why| format!("not yet: {why}"), |()| FOLLOWED.into())
 }
 
 #[cfg(test)]

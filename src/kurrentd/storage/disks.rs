@@ -187,11 +187,12 @@ impl Storage {
         delete_file: bool,
         actor: &str,
         expected: Vec<Expectation>,
-    ) -> Result<Vec<Kept>, StorageError> {
+    ) -> Result<(Vec<Kept>, Arc<Ledger>), StorageError> {
         let disk = self.disk(worker, os_tag)?;
         let change = Change::RemoveDisk { worker: worker.clone(), os_tag: os_tag.clone() };
         let (_, ledger) = self.0.ledger.submit_if(change, actor, expected).await?;
-        Ok(if delete_file { self.remove_files(vec![disk], ledger.generation, actor).await } else { Vec::new() })
+        let kept = if delete_file { self.remove_files(vec![disk], ledger.generation, actor).await } else { Vec::new() };
+        Ok((kept, ledger))
     }
 
     /// Removes the files of disks whose records went at `generation` or before, once the kernel has followed; each by itself, also

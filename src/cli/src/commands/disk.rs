@@ -181,7 +181,11 @@ async fn delete(session: &Session, disk: &One, delete_file: bool, sure: Sure) ->
     let failed = at(&answer, "failed").as_array().cloned().unwrap_or_default();
     let files = failed.len();
     let kept = if delete_file && files == 0 { "with its file" } else { "its file is kept" };
-    let deleted = body([("deleted", Some(disk.os_tag.as_str().into())), ("failed", (files > 0).then_some(Value::Array(failed)))]);
+    let deleted = body([
+        ("deleted", Some(disk.os_tag.as_str().into())),
+        ("failed", (files > 0).then_some(Value::Array(failed))),
+        ("data_plane", answer.get("data_plane").cloned()),
+    ]);
     session.show(&deleted, |deleted| {
         let said = format!("disk {} of {} is deleted, {kept}", disk.os_tag, disk.worker);
         if files == 0 { said } else { format!("{said}\n{}", table(deleted, "failed", KEPT, "")) }

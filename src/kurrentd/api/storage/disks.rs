@@ -6,7 +6,7 @@ use crate::api::names::{Cursor, DiskFile, NodeName, Note, SystemName, SystemVers
 use crate::api::page::Wanted as Piece;
 use crate::api::problem::Problem;
 use crate::api::workers::{DiskView, KeptView, worker_of};
-use crate::api::{ACTOR, Api, data_plane};
+use crate::api::{ACTOR, Api, FOLLOWED, data_plane};
 use crate::ledger::expect::{Expectation, etag_of};
 use crate::storage::{Adoption, Content, Created, NewDisk};
 use axum::Json;
@@ -330,11 +330,13 @@ struct DeleteOptions {
     delete_file: bool,
 }
 
-/// A disk that is deleted, but not its file.
+/// A disk that is deleted, but not its file, or that the kernel has not let go of yet.
 #[derive(Serialize, ToSchema)]
 struct DiskDeleted {
     /// The file, and why it is still there.
     failed: Vec<KeptView>,
+    /// `followed`: nobody reaches the disk any more; or why the data plane has not yet.
+    data_plane: String,
 }
 
 /// Delete a disk
@@ -342,8 +344,8 @@ struct DiskDeleted {
 /// The export and the record go; the file is kept unless asked for. Without its default disk a Worker gets its newest one.
 #[utoipa::path(delete, path = "/v1/workers/{id}/disks/{tag}", tag = "disks", params(DeleteOptions, IfMatch),
     responses(
-        (status = 204, description = "Deleted"),
-        (status = 200, description = "Deleted; its file is still there", body = DiskDeleted)))]
+        (status = 204, description = "Deleted, and nobody reaches it any more"),
+        (status = 200, description = "Deleted, with what is still to come", body = DiskDeleted)))]
 async fn delete_disk(
     State(api): State<Api>,
     conditions: Conditions,
@@ -352,9 +354,12 @@ async fn delete_disk(
 ) -> Result<Response, Problem> {
     let (worker, tag): (WorkerId, OsTag) = (path.read("id")?, path.read("tag")?);
     let expected = conditions.expect(|etag| Expectation::Worker(worker.clone(), etag));
-    let kept = api.shared.storage.delete_disk(&worker, &tag, options.delete_file, ACTOR, expected).await?;
-    if kept.is_empty() {
+    let (kept, ledger) = api.shared.storage.delete_disk(&worker, &tag, options.delete_file, ACTOR, expected).await?;
+    let data_plane = data_plane(&api, ledger.generation).await;
+    // A kernel without target exports nothing: there is nothing that it has to let go of.
+    let closed = data_plane == FOLLOWED || api.shared.target.observation().no_target.is_some();
+    if kept.is_empty() && closed {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(Json(DiskDeleted { failed: kept.into_iter().map(Into::into).collect() }).into_response())
+    Ok(Json(DiskDeleted { failed: kept.into_iter().map(Into::into).collect(), data_plane }).into_response())
 }

@@ -306,3 +306,17 @@ async fn a_join_token_is_shown_once_kept_as_a_hash_and_revoked() {
     assert_eq!(api.ask("DELETE", &path, "").await.0, 204);
     api.expect(("DELETE", &path, Value::Null), 404, "join_token_not_found").await;
 }
+
+#[tokio::test]
+async fn k37_a_deleted_disk_is_not_exported_any_more_when_that_is_answered() {
+    let api = server().await;
+    api.expect(("POST", "/v1/devices", json!({"mac": "52:54:00:00:00:01", "keyless_allowed": true})), 201, "").await;
+    api.expect(("POST", "/v1/workers", json!({"worker_id": "w1"})), 201, "").await;
+    let disk = api.expect(("POST", DISKS, json!({"os": "data", "size_bytes": 1_048_576})), 201, "").await;
+    let bound = api.expect(("POST", &format!("{MAC}/bind"), json!({"worker_id": "w1"})), 200, "").await;
+    assert_eq!(bound["data_plane"], "followed");
+    let exports = async || api.expect(("GET", "/v1/target", Value::Null), 200, "").await["exports"].clone();
+    assert_eq!(exports().await[0]["subsystem"], disk["nqn"]);
+    assert_eq!(api.ask("DELETE", &format!("{DISKS}/{}", text(&disk, "os_tag")), "").await.0, 204);
+    assert_eq!(exports().await, json!([]));
+}

@@ -167,7 +167,7 @@ async fn resizes_and_a_deletion_at_once_leave_file_and_record_in_step() {
         if let Some(deleted) = deleted {
             assert!(bench.disks("w1").iter().all(|d| d.os_tag != disk.os_tag));
             // A resize at work held the file: it is left over then, as the answer says.
-            assert_eq!(bench.path(disk.filename.as_str()).exists(), !deleted.as_ref().unwrap().is_empty(), "{deleted:?}");
+            assert_eq!(bench.path(disk.filename.as_str()).exists(), !deleted.as_ref().unwrap().0.is_empty(), "{deleted:?}");
         } else {
             assert!(a.is_ok() || b.is_ok(), "{a:?} {b:?}");
             let faults = bench.storage().file_faults(bench.disks("w1")).await.unwrap();
