@@ -6,6 +6,8 @@
 //! there is no skipping here.
 
 mod attack;
+mod credentials;
+mod disk;
 mod harness;
 mod image;
 mod junk;

@@ -74,6 +74,11 @@ impl Shared {
         self.workers.remove(&index).context("just put in")
     }
 
+    /// As [`Self::take`], if it was wanted before.
+    pub fn take_if_on(&mut self, index: u8) -> Option<Served> {
+        self.workers.remove(&index)
+    }
+
     /// Puts it back, logged in.
     pub fn put(&mut self, index: u8, served: Served) {
         self.workers.insert(index, served);

@@ -178,7 +178,7 @@ fn the_kernels_target_holds_the_contract() -> Result<()> {
     let text = boot(&run, &parts, "contract", &archive, "", &[])?.wait_for("\nEND", CONTRACT_WITHIN)?;
     let passed: Vec<&str> = text.lines().filter(|l| l.starts_with("PASS")).collect();
     println!("{}", passed.join("\n"));
-    ensure!(passed.len() == 9, "{passed:?}");
+    ensure!(passed.len() == 10, "{passed:?}");
     run.passed();
     Ok(())
 }

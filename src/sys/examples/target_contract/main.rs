@@ -10,7 +10,7 @@ mod parts;
 
 use kurrent_core::id::Nqn;
 use kurrent_core::target::plan::Step;
-use kurrent_core::target::tree::Keys;
+use kurrent_core::target::tree::{Keys, NAMESPACE_ID};
 use kurrent_sys::configfs::{Nvmet, contract};
 use kurrent_sys::fabrics::{self, BLOCK_DEVICES, CONTROLLERS, Connect, FABRICS_DEVICE};
 use kurrent_sys::{kmod, link, sockets};
@@ -178,12 +178,24 @@ fn run() {
     assert_eq!((steps, state(controller).as_str()), (vec![], "live"));
     passed("a second look touches nothing", started);
 
+    let started = Instant::now();
+    let size = |disk: &str| fs::read_to_string(format!("/sys/class/block/{disk}/size")).expect("sysfs").trim().parse::<u64>().ok();
+    let grown = 2 * IMAGE_BYTES;
+    File::options().write(true).open(image).and_then(|f| f.set_len(grown)).expect("the image grows");
+    assert_eq!(size(&disk), Some(IMAGE_BYTES / 512), "nobody has told the kernel yet");
+    assert!(nvmet.revalidate(&contract::subsystem(), NAMESPACE_ID).expect("the kernel looks at the size again"));
+    until("the larger disk", || size(&disk) == Some(grown / 512));
+    let mut block = Block([0; 4096]);
+    block.0[..5].copy_from_slice(b"grown");
+    direct(&disk).write_all_at(&block.0, grown - 4096).expect("the new room can be written");
+    assert_eq!((&read_disk(&disk, 0).expect("the disk reads"), state(controller).as_str()), (b"first", "live"));
+    passed("a disk that grows is larger for who is connected, who is not cut", started);
+
     let open = direct(&disk);
     let started = Instant::now();
     contract::reach(&nvmet, &contract::desired(Some(2), image));
     until("the old connections are gone", || connections() == 0);
     passed("a new epoch cuts the live controller", started);
-    let mut block = Block([0; 4096]);
     block.0[..5].copy_from_slice(b"stale");
     assert!(open.write_all_at(&block.0, 4096).is_err(), "the fenced host can not write");
     drop(open);
