@@ -49,6 +49,17 @@ pub enum SubmitError {
 /// What a change did, and a snapshot that holds it.
 pub type Submitted = (Outcome, Arc<Ledger>);
 
+/// What a change did, with the very ledgers around it.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// What it did.
+    pub outcome: Outcome,
+    /// The ledger it was applied to.
+    pub before: Arc<Ledger>,
+    /// The ledger that holds it.
+    pub after: Arc<Ledger>,
+}
+
 /// Tells listeners of one subject of a durable change; a batch has one for each of its items.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChangeNote {
@@ -68,7 +79,7 @@ pub(crate) struct Submission {
     pub(crate) change: Change,
     pub(crate) actor: String,
     pub(crate) expectations: Vec<Expectation>,
-    pub(crate) done: oneshot::Sender<Result<Submitted, SubmitError>>,
+    pub(crate) done: oneshot::Sender<Result<Made, SubmitError>>,
 }
 
 pub(crate) enum Order {
@@ -171,6 +182,14 @@ impl LedgerHandle {
     /// # Errors
     /// As [`LedgerHandle::submit`]; rejected with `plan_stale` (409) or `precondition_failed` (412) when one does not hold.
     pub async fn submit_if(&self, change: Change, actor: &str, expectations: Vec<Expectation>) -> Result<Submitted, SubmitError> {
+        self.make(change, actor, expectations).await.map(|made| (made.outcome, made.after))
+    }
+
+    /// [`LedgerHandle::submit_if`], for who tells afterwards what was changed: also gives the ledger before.
+    ///
+    /// # Errors
+    /// As [`LedgerHandle::submit_if`].
+    pub async fn make(&self, change: Change, actor: &str, expectations: Vec<Expectation>) -> Result<Made, SubmitError> {
         let (done, answer) = oneshot::channel();
         let ended = || self.fault().unwrap_or_else(|| "the writer has ended; see the log".into());
         let order = Order::Submit(Box::new(Submission { change, actor: actor.to_owned(), expectations, done }));

@@ -7,9 +7,8 @@ use crate::ledger::expect::Expectation;
 use kurrent_core::ledger::plan::MAX_ITEMS;
 use kurrent_core::ledger::{Change, Ledger, Rejected};
 
-/// How often a plan is made anew when the ledger moved meanwhile and the caller named no generation: beside 16 clients that change
-/// something without a pause, 8 were too few.
-const TRIES: usize = 64;
+/// How often a batch is looked at anew when the ledger refused what the plan had allowed: somebody changed it in between.
+const TRIES: usize = 8;
 
 /// What was asked for.
 pub(super) struct Order {
@@ -42,21 +41,20 @@ pub(super) async fn run<T>(
     loop {
         let ledger = api.shared.ledger.snapshot();
         let planned = plan(&ledger);
+        stale(order.generation, ledger.generation)?;
         if order.dry_run {
-            stale(order.generation, ledger.generation)?;
             return Ok(Applied { plan: planned, generation: ledger.generation, applied: false });
         }
-        let generation = order.generation.unwrap_or(ledger.generation);
-        stale(order.generation, ledger.generation)?;
         if let Some((at, why)) = planned.iter().enumerate().find_map(|(at, item)| Some((at, refused(item)?))) {
             let detail = format!("{}; nothing of the batch was done", why.detail);
             return Err(Problem::new(why.status, why.code, detail).at(format!("{}[{at}]", order.field)));
         }
-        match api.shared.ledger.submit_if(change(&planned), ACTOR, vec![Expectation::Generation(generation)]).await {
-            Ok((_, ledger)) => return Ok(Applied { plan: planned, generation: ledger.generation, applied: true }),
-            Err(SubmitError::Rejected(r)) if r.code == "plan_stale" && order.generation.is_none() && tries > 0 => {
-                tries = tries.saturating_sub(1);
-            }
+        // A plan that somebody saw runs on its own ledger or not at all. Otherwise what is told is the plan of the ledger that
+        // the writer applied it to, whatever others did in between.
+        let expected = order.generation.map(Expectation::Generation).into_iter().collect();
+        match api.shared.ledger.make(change(&planned), ACTOR, expected).await {
+            Ok(made) => return Ok(Applied { plan: plan(&made.before), generation: made.after.generation, applied: true }),
+            Err(SubmitError::Rejected(_)) if order.generation.is_none() && tries > 0 => tries = tries.saturating_sub(1),
             Err(error) => return Err(error.into()),
         }
     }

@@ -3,7 +3,7 @@
 use super::checkpoint::Done;
 use super::files::{CommitError, Edit, Files, Look};
 use super::knocking::Knocking;
-use super::{ChangeNote, Order, Submission, SubmitError, Submitted};
+use super::{ChangeNote, Made, Order, Submission, SubmitError};
 use crate::audit::{Audit, BY_HAND, Event};
 use kurrent_core::ledger::apply::apply;
 use kurrent_core::ledger::by_hand;
@@ -60,7 +60,7 @@ pub(super) struct Tell {
     pub(super) knocking: Arc<Knocking>,
 }
 
-type Answer = oneshot::Sender<Result<Submitted, SubmitError>>;
+type Answer = oneshot::Sender<Result<Made, SubmitError>>;
 
 /// A change that was applied in memory and waits for the commit.
 struct Applied {
@@ -70,7 +70,8 @@ struct Applied {
     /// It makes a generation.
     is_news: bool,
     result: Result<Outcome, Rejected>,
-    snapshot: Arc<Ledger>,
+    before: Arc<Ledger>,
+    after: Arc<Ledger>,
 }
 
 impl Writer {
@@ -295,7 +296,7 @@ impl Writer {
         if let (Change::Report { mac, uuid, public_key, fingerprint }, Ok(Outcome::Knocking)) = (&change, &result) {
             self.tell.knocking.heard(*mac, uuid, public_key.as_deref(), fingerprint, now);
         }
-        Applied { submission_done: done, events, is_news: next.generation != before.generation, result, snapshot: Arc::clone(next) }
+        Applied { submission_done: done, events, is_news: next.generation != before.generation, result, before, after: Arc::clone(next) }
     }
 
     /// Works on the files where blocking is allowed. An error is a panic in there; the files are gone with it.
@@ -345,8 +346,8 @@ impl Writer {
     }
 
     /// Tells audit and listeners of a change; gives the answer to it.
-    fn told(&self, one: Applied, failed: Option<&CommitError>) -> (Answer, Result<Submitted, SubmitError>) {
-        let Applied { submission_done, events, is_news, result, snapshot } = one;
+    fn told(&self, one: Applied, failed: Option<&CommitError>) -> (Answer, Result<Made, SubmitError>) {
+        let Applied { submission_done, events, is_news, result, before, after } = one;
         let (word, answer) = match (failed, result) {
             // Refusals too: they may rest on what was not committed.
             (Some(CommitError::NotDone(what)), _) => ("not_durable", Err(SubmitError::NotDurable(what.clone()))),
@@ -359,18 +360,18 @@ impl Writer {
                     if is_news {
                         // Nobody may listen.
                         let _ = self.tell.notes.send(ChangeNote {
-                            generation: snapshot.generation,
+                            generation: after.generation,
                             verb,
                             device: *device,
                             object: object.clone(),
                         });
                     }
                 }
-                (outcome.word(), Ok((outcome, snapshot)))
+                (outcome.word(), Ok(Made { outcome, before, after }))
             }
             (None, Err(rejected)) => (rejected.code, Err(SubmitError::Rejected(rejected))),
         };
-        if !matches!(answer, Ok((Outcome::Refreshed, _))) {
+        if !matches!(answer, Ok(Made { outcome: Outcome::Refreshed, .. })) {
             for event in events {
                 self.tell.audit.record(Event { result: word.into(), ..event });
             }
