@@ -74,6 +74,8 @@ struct Actor {
     in_doubt: Option<Step>,
     /// How many were asked for: names each one's key.
     asked: u64,
+    /// Acknowledged labels: each has its line in the audit.
+    labelled: usize,
 }
 
 fn mac(owner: u8, n: u8) -> String {
@@ -86,7 +88,7 @@ fn worker(owner: u8, n: u8) -> String {
 
 impl Actor {
     fn new(number: u8, seed: u64) -> Self {
-        Self { number, random: Random::new(seed), model: Model::default(), in_doubt: None, asked: 0 }
+        Self { number, random: Random::new(seed), model: Model::default(), in_doubt: None, asked: 0, labelled: 0 }
     }
 
     /// Something that must succeed as the records are now.
@@ -198,6 +200,7 @@ impl Actor {
             if !(200..300).contains(&answer.status) {
                 bail!("actor {}: {} {}: {} {}", self.number, step.method, step.path, answer.status, answer.text());
             }
+            self.labelled += usize::from(step.path.ends_with("/labels"));
             self.model = step.after;
             done.fetch_add(1, Ordering::Relaxed);
         }
@@ -290,11 +293,24 @@ fn every_acknowledged_change_survives_kill_9_under_load() -> Result<()> {
     let mut daemon = net.start()?;
     let api = net.up(&mut daemon)?.with_context(|| format!("the last start failed: {}", daemon.log()))?;
     verify(&net, &api, &mut actors).with_context(|| format!("at the end, seed {seed}"))?;
+    let (labelled, audited) = (actors.iter().map(|a| a.labelled).sum::<usize>(), audited(&api, "label")?);
+    ensure!(audited >= labelled, "{labelled} labels were acknowledged, the audit has {audited}");
     let done = done.load(Ordering::Relaxed);
     eprintln!("{done} changes were acknowledged, {ROUNDS} times killed");
     ensure!(done > 100, "too little was done to say anything");
     net.passed();
     Ok(())
+}
+
+/// How often the audit has this verb with success.
+fn audited(api: &Api, verb: &str) -> Result<usize> {
+    let (mut count, mut cursor) = (0, String::new());
+    loop {
+        let page = api.get(&format!("/v1/operations?verb={verb}&result=ok&limit=1000{cursor}"))?;
+        count += page.get("operations").and_then(Value::as_array).map_or(0, Vec::len);
+        let Some(next) = page.get("next").and_then(Value::as_str) else { return Ok(count) };
+        cursor = format!("&cursor={next}");
+    }
 }
 
 fn verify(net: &Net, api: &Api, actors: &mut [Actor]) -> Result<()> {
