@@ -15,6 +15,7 @@ use tokio::sync::watch;
 mod batches;
 mod boot_settings;
 mod described;
+mod every_field;
 mod explained;
 mod hostile;
 mod once;
