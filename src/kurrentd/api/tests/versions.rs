@@ -111,6 +111,29 @@ async fn k41_credentials_are_shown_without_their_secrets_and_replaced() {
 }
 
 #[tokio::test]
+async fn credentials_come_in_pieces_and_of_one_worker() {
+    let api = server().await;
+    // A name that begins with another one is not in its way.
+    for (n, worker) in ["w1", "w1-a", "w10"].iter().enumerate() {
+        let mac = format!("52:54:00:00:00:0{n}");
+        api.expect(("POST", "/v1/devices", json!({"mac": mac, "keyless_allowed": true})), 201, "").await;
+        api.expect(("POST", "/v1/workers", json!({"worker_id": worker})), 201, "").await;
+        api.expect(("POST", &format!("/v1/workers/{worker}/disks"), json!({"os": "data", "size_bytes": 1_048_576})), 201, "").await;
+        api.expect(("POST", &format!("/v1/devices/{mac}/bind"), json!({"worker_id": worker})), 200, "").await;
+    }
+    let (mut seen, mut path) = (Vec::new(), "/v1/credentials?limit=1".to_owned());
+    loop {
+        let piece = api.expect(("GET", &path, Value::Null), 200, "").await;
+        seen.extend(piece["credentials"].as_array().unwrap().iter().map(|c| c["worker_id"].as_str().unwrap().to_owned()));
+        let Some(next) = piece["next"].as_str() else { break };
+        path = format!("/v1/credentials?limit=1&cursor={next}");
+    }
+    assert_eq!(seen, ["w1", "w1-a", "w10"]);
+    let one = api.expect(("GET", "/v1/credentials?worker=w1", Value::Null), 200, "").await;
+    assert_eq!((one["credentials"].as_array().map(Vec::len), one["credentials"][0]["worker_id"].as_str()), (Some(1), Some("w1")));
+}
+
+#[tokio::test]
 async fn a_lease_is_released_by_its_owner_only() {
     let api = server().await;
     api.expect(("DELETE", "/v1/leases/10.77.0.101", Value::Null), 503, "dhcp_not_served").await;

@@ -1,9 +1,10 @@
 //! What a Worker does now, and what its machine would be told.
 
-use super::super::body::{Body, Segments};
+use super::super::body::{Body, Query, Segments};
 use super::super::devices::{BootView, Nothing};
 use super::super::etag::{Conditions, IfMatch};
-use super::super::names::{Address, MacAddress, WorkerName};
+use super::super::names::{Address, Cursor, MacAddress, WorkerName};
+use super::super::page::Wanted;
 use super::super::problem::Problem;
 use super::super::{ACTOR, Api, data_plane};
 use super::view::ReadinessWord;
@@ -15,10 +16,10 @@ use kurrent_core::boot::{self, Evidence, Proven};
 use kurrent_core::id::{MacAddr, WorkerId, host_nqn};
 use kurrent_core::ledger::Change;
 use kurrent_core::ledger::view::Readiness;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -147,18 +148,38 @@ struct Credentials {
     addresses: Vec<Ipv4Addr>,
 }
 
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct CredentialsQuery {
+    /// Only of this Worker.
+    #[param(value_type = Option<WorkerName>)]
+    worker: Option<WorkerId>,
+    /// Credentials of one answer.
+    #[param(minimum = 1, maximum = 1000, default = 200)]
+    limit: Option<usize>,
+    /// Where the previous answer ended.
+    #[param(value_type = Option<Cursor>)]
+    cursor: Option<String>,
+}
+
 #[derive(Serialize, ToSchema)]
 struct CredentialsList {
+    #[schema(max_items = 1000)]
     credentials: Vec<Credentials>,
+    /// The cursor of what follows; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    next: Option<String>,
 }
 
 /// List credentials
 ///
 /// Only what they are for: secrets are never shown.
-#[utoipa::path(get, path = "/v1/credentials", tag = "credentials",
+#[utoipa::path(get, path = "/v1/credentials", tag = "credentials", params(CredentialsQuery),
     responses((status = 200, description = "Ordered by Worker", body = CredentialsList)))]
-async fn list_credentials(State(api): State<Api>) -> Result<Json<CredentialsList>, Problem> {
-    let shared = &api.shared;
+async fn list_credentials(State(api): State<Api>, Query(asked): Query<CredentialsQuery>) -> Result<Json<CredentialsList>, Problem> {
+    let (shared, wanted) = (&api.shared, Wanted::new(asked.limit, asked.cursor.as_deref())?);
     if let Some(fault) = shared.credentials.fault() {
         return Err(Problem::new(503, "credentials_unreadable", fault.to_string()));
     }
@@ -172,7 +193,10 @@ async fn list_credentials(State(api): State<Api>) -> Result<Json<CredentialsList
         host_id: r.host_id,
         addresses: r.addresses,
     };
-    Ok(Json(CredentialsList { credentials: shared.credentials.all().into_iter().map(metadata).collect() }))
+    let all = shared.credentials.all().into_iter().filter(|r| asked.worker.as_ref().is_none_or(|w| r.worker_id == *w));
+    // NUL sorts before whatever a name goes on with.
+    let page = wanted.take_sorted(all, |r| format!("{}\0{:020}\0{}", r.worker_id, r.epoch, r.device));
+    Ok(Json(CredentialsList { credentials: page.items.into_iter().map(metadata).collect(), next: page.next }))
 }
 
 /// New credentials.
