@@ -2,8 +2,8 @@
 
 use super::body::{Body, Query, Segments};
 use super::etag::{Conditions, IfMatch, tagged};
-use super::names::{Cursor, NodeName, Note, Time};
-use super::page::Wanted;
+use super::names::{NodeName, Note, Time};
+use super::page::Piece;
 use super::problem::Problem;
 use super::{ACTOR, Api};
 use crate::ledger::expect::{Expectation, etag_of};
@@ -17,7 +17,7 @@ use kurrent_core::id::AgentName;
 use kurrent_core::ledger::{Agent, Change, Ledger, Role};
 use kurrent_core::time::Wall;
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -139,18 +139,6 @@ async fn answer(api: &Api, ledger: &Ledger, name: &AgentName, status: StatusCode
     Ok(tagged(&etag, (status, Json(AgentView::new(ledger, agent, &probed)))))
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct PieceQuery {
-    /// Nodes of one answer.
-    #[param(minimum = 1, maximum = 1000, default = 200)]
-    limit: Option<usize>,
-    /// Where the previous answer ended.
-    #[param(value_type = Option<Cursor>)]
-    cursor: Option<String>,
-}
-
 #[derive(Serialize, ToSchema)]
 struct AgentList {
     #[schema(max_items = 1000)]
@@ -164,10 +152,10 @@ struct AgentList {
 }
 
 /// List storage nodes
-#[utoipa::path(get, path = "/v1/agents", tag = "agents", params(PieceQuery),
+#[utoipa::path(get, path = "/v1/agents", tag = "agents", params(Piece),
     responses((status = 200, description = "Ordered by name, this appliance among them", body = AgentList)))]
-async fn list_agents(State(api): State<Api>, Query(piece): Query<PieceQuery>) -> Result<Json<AgentList>, Problem> {
-    let wanted = Wanted::new(piece.limit, piece.cursor.as_deref())?;
+async fn list_agents(State(api): State<Api>, Query(piece): Query<Piece>) -> Result<Json<AgentList>, Problem> {
+    let wanted = piece.wanted()?;
     let ledger = api.shared.ledger.snapshot();
     let statuses = api.shared.storage.probe_all(&ledger).await;
     let page = wanted.take_sorted(statuses.into_iter(), |(name, _)| name.to_string());

@@ -2,8 +2,8 @@
 
 use super::body::{Body, Query, Segments};
 use super::idempotency::ShownOnce;
-use super::names::{Cursor, Name, Note, Time};
-use super::page::Wanted;
+use super::names::{Name, Note, Time};
+use super::page::Piece;
 use super::problem::Problem;
 use super::{ACTOR, Api};
 use axum::extract::State;
@@ -15,7 +15,7 @@ use kurrent_core::ledger::{Change, JoinToken};
 use kurrent_core::time::Wall;
 use kurrent_sys::{clock, entropy};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -55,18 +55,6 @@ impl TokenView {
     }
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct PieceQuery {
-    /// Tokens of one answer.
-    #[param(minimum = 1, maximum = 1000, default = 200)]
-    limit: Option<usize>,
-    /// Where the previous answer ended.
-    #[param(value_type = Option<Cursor>)]
-    cursor: Option<String>,
-}
-
 #[derive(Serialize, ToSchema)]
 struct TokenList {
     #[schema(max_items = 1000)]
@@ -78,10 +66,10 @@ struct TokenList {
 }
 
 /// List join tokens
-#[utoipa::path(get, path = "/v1/join-tokens", tag = "agents", params(PieceQuery),
+#[utoipa::path(get, path = "/v1/join-tokens", tag = "agents", params(Piece),
     responses((status = 200, description = "Without the tokens themselves", body = TokenList)))]
-async fn list_join_tokens(State(api): State<Api>, Query(piece): Query<PieceQuery>) -> Result<Json<TokenList>, Problem> {
-    let wanted = Wanted::new(piece.limit, piece.cursor.as_deref())?;
+async fn list_join_tokens(State(api): State<Api>, Query(piece): Query<Piece>) -> Result<Json<TokenList>, Problem> {
+    let wanted = piece.wanted()?;
     let (ledger, now) = (api.shared.ledger.snapshot(), clock::now().wall);
     let page = wanted.take_sorted(ledger.join_tokens.values(), |t| t.id.clone());
     Ok(Json(TokenList { join_tokens: page.items.into_iter().map(|t| TokenView::new(t, now)).collect(), next: page.next }))

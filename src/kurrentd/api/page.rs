@@ -2,9 +2,12 @@
 //!
 //! A cursor names the last item that was sent, so what is added or removed meanwhile neither repeats nor hides any other.
 
+use super::names::Cursor;
 use super::problem::Problem;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 /// Items of one answer when none is asked for, and at most.
 pub(super) const DEFAULT_LIMIT: usize = 200;
@@ -17,6 +20,27 @@ pub(super) struct Page<T> {
     pub(super) items: Vec<T>,
     /// The cursor of the next piece.
     pub(super) next: Option<String>,
+}
+
+/// The query of a list without filters of its own.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Piece {
+    /// Items of one answer.
+    #[param(minimum = 1, maximum = 1000, default = 200)]
+    limit: Option<usize>,
+    /// Where the previous answer ended.
+    #[param(value_type = Option<Cursor>)]
+    cursor: Option<String>,
+}
+
+impl Piece {
+    /// # Errors
+    /// As [`Wanted::new`].
+    pub(super) fn wanted(&self) -> Result<Wanted, Problem> {
+        Wanted::new(self.limit, self.cursor.as_deref())
+    }
 }
 
 /// Which piece is asked for.

@@ -2,8 +2,8 @@
 
 use crate::api::body::{Query, Segments};
 use crate::api::events::Place;
-use crate::api::names::{Cursor, Name, Time};
-use crate::api::page::Wanted;
+use crate::api::names::{Name, Time};
+use crate::api::page::Piece;
 use crate::api::problem::Problem;
 use crate::api::workers::DiskView;
 use crate::api::{ACTOR, Api};
@@ -16,11 +16,11 @@ use axum::response::sse::{Event as Told, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use kurrent_core::time::Wall;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::convert::Infallible;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -118,18 +118,6 @@ impl From<JobView> for Job {
     }
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct PieceQuery {
-    /// Jobs of one answer.
-    #[param(minimum = 1, maximum = 1000, default = 200)]
-    limit: Option<usize>,
-    /// Where the previous answer ended.
-    #[param(value_type = Option<Cursor>)]
-    cursor: Option<String>,
-}
-
 #[derive(Serialize, ToSchema)]
 struct JobList {
     #[schema(max_items = 1000)]
@@ -141,10 +129,10 @@ struct JobList {
 }
 
 /// List jobs
-#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(PieceQuery),
+#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(Piece),
     responses((status = 200, description = "Of this run of kurrentd, the oldest first", body = JobList)))]
-async fn list_jobs(State(api): State<Api>, Query(piece): Query<PieceQuery>) -> Result<Json<JobList>, Problem> {
-    let wanted = Wanted::new(piece.limit, piece.cursor.as_deref())?;
+async fn list_jobs(State(api): State<Api>, Query(piece): Query<Piece>) -> Result<Json<JobList>, Problem> {
+    let wanted = piece.wanted()?;
     // Many begin within one second, so the id is part of the order.
     let key = |job: &JobView| format!("{:020} {}", job.started_at.as_nanosecond().max(0), job.id);
     let mut jobs = api.shared.storage.jobs().views();

@@ -1,8 +1,7 @@
 //! Files in the disk folder without a record.
 
 use crate::api::body::{Query, Segments};
-use crate::api::names::Cursor;
-use crate::api::page::Wanted;
+use crate::api::page::Piece;
 use crate::api::problem::Problem;
 use crate::api::{ACTOR, Api};
 use crate::audit::Event;
@@ -11,8 +10,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use kurrent_core::id::FileName;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Serialize;
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -48,18 +47,6 @@ impl From<Leftover> for LeftoverView {
     }
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct PieceQuery {
-    /// Files of one answer.
-    #[param(minimum = 1, maximum = 1000, default = 200)]
-    limit: Option<usize>,
-    /// Where the previous answer ended.
-    #[param(value_type = Option<Cursor>)]
-    cursor: Option<String>,
-}
-
 #[derive(Serialize, ToSchema)]
 struct LeftoverList {
     #[schema(max_items = 1000)]
@@ -71,10 +58,10 @@ struct LeftoverList {
 }
 
 /// List files without a record
-#[utoipa::path(get, path = "/v1/leftovers", tag = "disks", params(PieceQuery),
+#[utoipa::path(get, path = "/v1/leftovers", tag = "disks", params(Piece),
     responses((status = 200, description = "In the disk folder, and what the start removed from it", body = LeftoverList)))]
-async fn list_leftovers(State(api): State<Api>, Query(piece): Query<PieceQuery>) -> Result<Json<LeftoverList>, Problem> {
-    let wanted = Wanted::new(piece.limit, piece.cursor.as_deref())?;
+async fn list_leftovers(State(api): State<Api>, Query(piece): Query<Piece>) -> Result<Json<LeftoverList>, Problem> {
+    let wanted = piece.wanted()?;
     let mut leftovers = api.shared.storage.leftovers().await?;
     leftovers.sort_by(|a, b| a.name.cmp(&b.name));
     let page = wanted.take_sorted(leftovers.into_iter(), |l| l.name.clone());

@@ -2,8 +2,8 @@
 
 use crate::api::body::{Body, Query, Segments, drain};
 use crate::api::etag::{Conditions, IfMatch, tagged};
-use crate::api::names::{Cursor, DiskFile, Note, SystemName, SystemVersion, Time};
-use crate::api::page::Wanted;
+use crate::api::names::{DiskFile, Note, SystemName, SystemVersion, Time};
+use crate::api::page::Piece;
 use crate::api::problem::Problem;
 use crate::api::{ACTOR, Api};
 use crate::audit::Event;
@@ -18,7 +18,7 @@ use kurrent_core::id::{FileName, OsName, OsVersion};
 use kurrent_core::ledger::{Change, Ledger, MasterTags};
 use kurrent_core::time::Wall;
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
@@ -98,18 +98,6 @@ fn answer(ledger: &Ledger, master: Master, status: StatusCode) -> Response {
     tagged(&etag, (status, Json(MasterView::new(ledger, master))))
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct PieceQuery {
-    /// Masters of one answer.
-    #[param(minimum = 1, maximum = 1000, default = 200)]
-    limit: Option<usize>,
-    /// Where the previous answer ended.
-    #[param(value_type = Option<Cursor>)]
-    cursor: Option<String>,
-}
-
 #[derive(Serialize, ToSchema)]
 struct MasterList {
     #[schema(max_items = 1000)]
@@ -121,10 +109,10 @@ struct MasterList {
 }
 
 /// List master images
-#[utoipa::path(get, path = "/v1/masters", tag = "masters", params(PieceQuery),
+#[utoipa::path(get, path = "/v1/masters", tag = "masters", params(Piece),
     responses((status = 200, description = "Also those that can not be cloned", body = MasterList)))]
-async fn list_masters(State(api): State<Api>, Query(piece): Query<PieceQuery>) -> Result<Json<MasterList>, Problem> {
-    let wanted = Wanted::new(piece.limit, piece.cursor.as_deref())?;
+async fn list_masters(State(api): State<Api>, Query(piece): Query<Piece>) -> Result<Json<MasterList>, Problem> {
+    let wanted = piece.wanted()?;
     let ledger = api.shared.ledger.snapshot();
     let page = wanted.take_sorted(api.shared.storage.masters().await?.into_iter(), |m| m.name.to_string());
     let masters = page.items.into_iter().map(|m| MasterView::new(&ledger, m)).collect();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn operations() -> Vec<(String, String, Value)> {
+pub(super) fn operations() -> Vec<(String, String, Value)> {
     let document = openapi::document(routes().into_openapi());
     let mut all = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -14,7 +14,7 @@ fn operations() -> Vec<(String, String, Value)> {
 }
 
 /// Follows `$ref`s; whatever one points to must be there.
-fn resolved<'d>(document: &'d Value, value: &'d Value) -> &'d Value {
+pub(super) fn resolved<'d>(document: &'d Value, value: &'d Value) -> &'d Value {
     match value["$ref"].as_str() {
         None => value,
         Some(to) => {

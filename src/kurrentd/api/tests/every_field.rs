@@ -1,24 +1,12 @@
 //! Each field, path segment and query key of each call, as the description has them: whatever is put there is refused with a
 //! reason or taken, never a fault of ours.
 
+use super::described::{operations, resolved};
 use super::*;
 
 const LONG: usize = 20_000;
 /// Percent-encoded, as they stand in a URL: ways up, NUL, no UTF-8, look-alikes of `w1`, a line break.
 const SEGMENTS: [&str; 8] = ["..%2f..%2fetc%2fpasswd", "%2e%2e", "%00", "w1%00", "%ff%fe", "%EF%BD%97%EF%BC%91", "%D0%B0", "a%0d%0ab"];
-
-fn operations(document: &Value) -> Vec<(String, String, Value)> {
-    let paths = document["paths"].as_object().unwrap();
-    let of_path = |(path, item): (&String, &Value)| -> Vec<_> {
-        item.as_object().unwrap().iter().map(|(method, op)| (method.to_uppercase(), path.clone(), op.clone())).collect()
-    };
-    paths.iter().flat_map(of_path).collect()
-}
-
-fn resolved<'d>(document: &'d Value, value: &'d Value) -> &'d Value {
-    let found = value["$ref"].as_str().and_then(|to| document.pointer(to.strip_prefix('#')?));
-    found.map_or(value, |found| resolved(document, found))
-}
 
 /// A path whose segments are names that are there, or could be.
 fn filled(path: &str, tag: &str) -> String {
@@ -99,7 +87,7 @@ async fn furnished() -> (Server, Value, String) {
 async fn each_field_of_each_body_is_refused_or_taken_and_never_a_fault() {
     let (api, document, tag) = furnished().await;
     let mut fields = 0;
-    for (method, path, operation) in operations(&document) {
+    for (method, path, operation) in operations() {
         let body = resolved(&document, &operation["requestBody"]);
         let schema = resolved(&document, &body["content"]["application/json"]["schema"]);
         let path = filled(&path, &tag);
@@ -131,7 +119,7 @@ async fn each_path_segment_and_query_key_is_refused_or_taken_and_never_a_fault()
     let (api, document, tag) = furnished().await;
     let long = "x".repeat(5000);
     let mut keys = 0;
-    for (method, path, operation) in operations(&document) {
+    for (method, path, operation) in operations() {
         // Ends with what it watches, not by itself.
         let is_stream = path.ends_with("/events");
         let body = if operation["requestBody"].is_object() { "{}" } else { "" };
