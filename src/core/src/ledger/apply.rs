@@ -105,9 +105,7 @@ impl Next {
     }
 
     fn device(&self, mac: MacAddr) -> Result<Device, Rejected> {
-        self.ledger.device(mac).cloned().ok_or_else(|| {
-            rejected(404, "device_not_found", format!("no device {mac} is in the ledger; see the device list, or register it first"))
-        })
+        self.ledger.known_device(mac).cloned()
     }
 
     /// A device that is not revoked.
@@ -121,9 +119,7 @@ impl Next {
     }
 
     fn worker(&self, id: &WorkerId) -> Result<Worker, Rejected> {
-        self.ledger.workers.get(id).map(|w| Worker::clone(w)).ok_or_else(|| {
-            rejected(404, "worker_not_found", format!("no Worker {id} is in the ledger; see the Worker list, or create it first"))
-        })
+        self.ledger.known_worker(id).cloned()
     }
 
     fn put_device(&mut self, device: Device) {

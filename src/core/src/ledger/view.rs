@@ -1,5 +1,7 @@
 //! An immutable snapshot of all ledgers and the questions readers ask of it. Cloning is cheap (persistent maps).
 
+use super::apply::rejected;
+use super::change::Rejected;
 use super::rules::is_live;
 use super::schema::{Agent, BootSettings, Device, DeviceState, Disk, JoinToken, MasterTags, Worker};
 use super::unread::Unread;
@@ -59,6 +61,26 @@ impl Ledger {
     #[must_use]
     pub fn device(&self, mac: MacAddr) -> Option<&Device> {
         self.devices.get(&mac).map(AsRef::as_ref)
+    }
+
+    /// [`Ledger::device`], for who named it.
+    ///
+    /// # Errors
+    /// 404 `device_not_found`.
+    pub fn known_device(&self, mac: MacAddr) -> Result<&Device, Rejected> {
+        self.device(mac).ok_or_else(|| {
+            rejected(404, "device_not_found", format!("no device {mac} is in the ledger; see the device list, or register it first"))
+        })
+    }
+
+    /// The Worker of this name, for who named it.
+    ///
+    /// # Errors
+    /// 404 `worker_not_found`.
+    pub fn known_worker(&self, id: &WorkerId) -> Result<&Worker, Rejected> {
+        self.workers.get(id).map(AsRef::as_ref).ok_or_else(|| {
+            rejected(404, "worker_not_found", format!("no Worker {id} is in the ledger; see the Worker list, or create it first"))
+        })
     }
 
     /// The one revoked policy: every path (DHCP, TFTP, HTTP, scripts, data plane) asks this and answers with silence.

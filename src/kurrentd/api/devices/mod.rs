@@ -12,6 +12,7 @@ use super::names::{Cursor, DiskFile, Labelling, MacAddress, Note, PublicKey, Wor
 use super::page::{MAX_LIMIT, Wanted};
 use super::problem::Problem;
 use super::{ACTOR, Api};
+use crate::ledger::SubmitError;
 use crate::ledger::expect::{Expectation, etag_of};
 use axum::Json;
 use axum::extract::State;
@@ -42,9 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 fn device_of(ledger: &Ledger, mac: MacAddr) -> Result<&Device, Problem> {
-    let none =
-        || Problem::new(404, "device_not_found", format!("no device {mac} is in the ledger; see the device list, or register it first"));
-    ledger.device(mac).ok_or_else(none)
+    ledger.known_device(mac).map_err(|refused| SubmitError::from(refused).into())
 }
 
 /// A device as it is in this ledger, with its tag.

@@ -10,6 +10,7 @@ use super::names::{Cursor, DiskFile, DiskTag, WorkerName};
 use super::page::Wanted;
 use super::problem::Problem;
 use super::{ACTOR, Api, data_plane};
+use crate::ledger::SubmitError;
 use crate::ledger::expect::{Expectation, etag_of};
 use crate::storage::Kept;
 use axum::Json;
@@ -38,9 +39,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 pub(super) fn worker_of<'l>(ledger: &'l Ledger, id: &WorkerId) -> Result<&'l Worker, Problem> {
-    let none =
-        || Problem::new(404, "worker_not_found", format!("no Worker {id} is in the ledger; see the Worker list, or create it first"));
-    ledger.workers.get(id).map(AsRef::as_ref).ok_or_else(none)
+    ledger.known_worker(id).map_err(|refused| SubmitError::from(refused).into())
 }
 
 /// A Worker as it is in this ledger, with its tag.
