@@ -18,6 +18,7 @@ use kurrent_core::http::Form;
 use kurrent_core::id::MacAddr;
 use kurrent_core::ipxe;
 use kurrent_core::ledger::{Ledger, Outcome};
+use kurrent_core::policy::Silence;
 use kurrent_core::stage1::Credentials;
 use kurrent_core::time::Now;
 use kurrent_core::timeline::Step;
@@ -106,7 +107,7 @@ impl BootPlane {
     /// Who sends from this address.
     #[must_use]
     pub fn peer(&self, address: Ipv4Addr) -> Peer {
-        Peer { address, lease: self.shared.leases.load().get(&address).copied() }
+        Peer { address, lease: self.shared.holder(address.into()) }
     }
 
     fn server(&self) -> SocketAddrV4 {
@@ -122,11 +123,11 @@ impl BootPlane {
     /// Whether the holder of this address is answered by silence; audited.
     #[must_use]
     pub fn is_silenced(&self, peer: Peer, what: &'static str) -> bool {
-        let revoked = peer.lease.filter(|mac| self.shared.ledger.snapshot().is_revoked(*mac));
-        if revoked.is_some() {
-            self.audit(revoked, what, "", Refusal::Revoked.code());
+        let silence = self.shared.silence(peer.lease);
+        if silence == Some(Silence::Revoked) {
+            self.audit(peer.lease, what, "", Refusal::Revoked.code());
         }
-        revoked.is_some()
+        silence.is_some()
     }
 
     fn audit(&self, mac: Option<MacAddr>, verb: &'static str, object: &str, result: &str) {
@@ -219,7 +220,7 @@ impl BootPlane {
             self.shared.timelines.fault(mac, Refusal::of_firmware(firmware_fault).line(), now);
         }
         // Half of the lease, as a DHCP client does (RFC 2131 section 4.4.5); iPXE itself never renews.
-        let renew_at = self.shared.config.dhcp.lease_secs / 2;
+        let renew_at = self.shared.config.dhcp.local.lease_secs / 2;
         let renew = form.get("age").parse::<u32>().is_ok_and(|age| age >= renew_at);
         Answer::Script(ipxe::wait_script(standing, &wait, renew))
     }
@@ -302,8 +303,8 @@ impl BootPlane {
             mac,
             address: peer.address,
             prefix: config.boot_network.prefix,
-            gateway: config.dhcp.router,
-            dns: config.dhcp.dns.clone(),
+            gateway: config.dhcp.local.router,
+            dns: config.dhcp.local.dns.clone(),
             boot_id: boot_id.to_string(),
             report_key: report_key.clone(),
         };

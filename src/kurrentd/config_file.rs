@@ -2,7 +2,7 @@
 //! what is wrong and what to do; all faults of meaning are told at once.
 
 use crate::yaml::{Fault, located, parse};
-use kurrent_core::config::{BootNetwork, Config, DhcpMode, InterfaceChoice, Uplink, UplinkMode, default_range, host_range};
+use kurrent_core::config::{BootNetwork, Config, InterfaceChoice, Uplink, UplinkMode, host_range};
 use kurrent_core::id::MacAddr;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -58,20 +58,25 @@ raw! {
     Document { api_version: Text, kind: Text, metadata: Option<Metadata>, spec: Option<Spec> }
     Metadata { name: Text }
     Spec {
-        networking: Option<Networking>, dhcp: Option<RawDhcp>, tftp: Option<Tftp>, http: Option<Http>, boot: Option<Boot>,
+        networking: Option<Networking>, dhcp: Option<RawDhcp>, dhcp6: Option<RawDhcp6>, tftp: Option<RawTftp>, http: Option<Http>, boot: Option<Boot>,
         registration: Option<Registration>, security: Option<Security>, agent: Option<RawAgent>,
         control_plane: Option<ControlPlane>, state_dir: Text, files_dir: Text,
     }
     Networking { boot: Option<RawBootNetwork>, uplink: Option<RawUplink> }
-    RawBootNetwork { interface: Text, address: Text }
+    RawBootNetwork { interface: Text, address: Text, address6: Text }
     RawUplink { interface: Text, mode: Text, address: Text, gateway: Text, dns: Option<Vec<Spanned<String>>> }
     RawDhcp {
         mode: Text, range: Option<Range>, lease_secs: Text, router: Text, dns: Option<Vec<Spanned<String>>>, domain: Text,
-        unknown_devices: Text,
+        unknown_devices: Text, subnets: Option<Vec<RawSubnet>>, lease_key: Text, bootp: Text, conflict_probe: Text, newcomers_per_minute: Text,
+    }
+    RawSubnet {
+        network: Text, range: Option<Range>, lease_secs: Text, router: Text, dns: Option<Vec<Spanned<String>>>, domain: Text,
     }
     Range { start: Text, end: Text }
-    Tftp { enabled: Text }
-    Http { boot_port: Text, api_port: Text }
+    RawDhcp6 { mode: Text, lease_secs: Text, router_advertisements: Text }
+    RawTftp { enabled: Text, folder: Text, ports: Option<Ports>, single_port: Text, allow: Option<Vec<Spanned<String>>> }
+    Ports { first: Text, last: Text }
+    Http { boot_port: Text, device_rate: Text, api_port: Text, api_address: Text }
     Boot { kernel: Text, debug_shell: Text }
     Registration { minutes: Text }
     Security { enforcement: Text }
@@ -171,14 +176,15 @@ impl Reader {
         }
         let spec = raw.spec.unwrap_or_default();
         let networking = spec.networking.unwrap_or_default();
-        self.boot_network(&mut config, networking.boot.unwrap_or_default());
+        let mut boot_network = networking.boot.unwrap_or_default();
+        let address6 = boot_network.address6.take();
+        self.boot_network(&mut config, boot_network);
         if let Some(uplink) = networking.uplink {
             config.uplink = self.uplink(&config.boot_network, uplink);
         }
         self.dhcp(&mut config, spec.dhcp.unwrap_or_default());
-        if let Some(enabled) = self.switch("spec.tftp.enabled", spec.tftp.unwrap_or_default().enabled) {
-            config.tftp_enabled = enabled;
-        }
+        self.dhcp6(&mut config, address6, spec.dhcp6.unwrap_or_default());
+        self.tftp(&mut config, spec.tftp.unwrap_or_default());
         self.http(&mut config, spec.http.unwrap_or_default());
         let boot = spec.boot.unwrap_or_default();
         // Keys of the form whose other values do nothing yet: refused, not taken and forgotten.
@@ -256,62 +262,13 @@ impl Reader {
         Some(Uplink { interface, mode: UplinkMode::Static { address, prefix, gateway, dns } })
     }
 
-    fn dhcp(&mut self, config: &mut Config, raw: RawDhcp) {
-        let (own, prefix) = (config.boot_network.address, config.boot_network.prefix);
-        let dhcp = &mut config.dhcp;
-        let mode = self.parsed("spec.dhcp.mode", raw.mode, "server or off", |t| match t {
-            "server" => Some(DhcpMode::Server),
-            "off" => Some(DhcpMode::Off),
-            _ => None,
-        });
-        dhcp.mode = mode.unwrap_or(dhcp.mode);
-        (dhcp.range_start, dhcp.range_end) = default_range(own, prefix);
-        if let Some(Range { start, end }) = raw.range {
-            let line = |v: &Text| v.as_ref().map_or(0, |v| v.referenced.line());
-            let (start_line, end_line) = (line(&start), line(&end));
-            match (self.address("spec.dhcp.range.start", start), self.address("spec.dhcp.range.end", end)) {
-                (Some(first), Some(last)) => {
-                    for (address, at) in [(first, start_line), (last, end_line)] {
-                        if !within(address, own, prefix) {
-                            let (low, high) = host_range(own, prefix);
-                            self.fault(at, format!("{address} is outside the boot network {own}/{prefix}; choose from {low} to {high}"));
-                        }
-                    }
-                    if first > last {
-                        self.fault(end_line, format!("the range ends ({last}) before it starts ({first}); swap them"));
-                    } else if (first..=last).contains(&own) {
-                        self.fault(
-                            start_line,
-                            format!("the range contains the appliance's own address {own}; start behind it or end before it"),
-                        );
-                    }
-                    (dhcp.range_start, dhcp.range_end) = (first, last);
-                }
-                (Some(_), None) if end_line == 0 => self.fault(start_line, "spec.dhcp.range has a start but no end; write both or neither"),
-                (None, Some(_)) if start_line == 0 => {
-                    self.fault(end_line, "spec.dhcp.range has an end but no start; write both or neither")
-                }
-                _ => {}
-            }
-        }
-        let rule = "seconds, 60 to 2592000 (30 days)";
-        dhcp.lease_secs = self.number("spec.dhcp.leaseSecs", raw.lease_secs, rule, 60, 2_592_000).unwrap_or(dhcp.lease_secs);
-        let router_line = raw.router.as_ref().map_or(0, |r| r.referenced.line());
-        dhcp.router = self.address("spec.dhcp.router", raw.router);
-        if let Some(router) = dhcp.router.filter(|r| !within(*r, own, prefix)) {
-            self.fault(router_line, format!("the router {router} is outside the boot network {own}/{prefix}"));
-        }
-        dhcp.dns = self.addresses("spec.dhcp.dns", raw.dns);
-        dhcp.domain = self.parsed("spec.dhcp.domain", raw.domain, "a domain name like lab.example", |t| is_domain(t).then(|| t.to_owned()));
-        let unknown = self.switch("spec.dhcp.unknownDevices", raw.unknown_devices);
-        dhcp.unknown_devices = unknown.unwrap_or(dhcp.unknown_devices);
-    }
-
     fn http(&mut self, config: &mut Config, raw: Http) {
         const RULE: &str = "a TCP port, 1 to 65535";
         let line = raw.api_port.as_ref().or(raw.boot_port.as_ref()).map_or(0, |p| p.referenced.line());
         config.boot_port = self.number("spec.http.bootPort", raw.boot_port, RULE, 1, u16::MAX).unwrap_or(config.boot_port);
         config.api_port = self.number("spec.http.apiPort", raw.api_port, RULE, 1, u16::MAX).unwrap_or(config.api_port);
+        config.device_rate = self.number("spec.http.deviceRate", raw.device_rate, "octets a second, 65536 or more", 65_536, u64::MAX);
+        config.api_address = self.parsed("spec.http.apiAddress", raw.api_address, "one address of the appliance", |t| t.parse().ok());
         if config.boot_port == config.api_port {
             self.fault(line, "bootPort and apiPort are the same; give them two ports");
         }
@@ -333,6 +290,8 @@ impl Reader {
         agent.target_port = port.unwrap_or(agent.target_port);
     }
 }
+
+mod boot_services;
 
 fn is_host_address(address: &Ipv4Addr) -> bool {
     !address.is_unspecified() && !address.is_loopback() && !address.is_multicast() && !address.is_broadcast() && address.octets()[0] < 240

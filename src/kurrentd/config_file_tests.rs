@@ -1,4 +1,5 @@
 use super::*;
+use kurrent_core::config::default_range;
 
 const HEAD: &str = "apiVersion: kurrent.io/v1\nkind: ApplianceConfiguration\n";
 
@@ -28,9 +29,18 @@ fn every_commented_key_of_the_example_is_valid_and_shows_its_default() {
         panic!("no static uplink")
     };
     assert_eq!((address, prefix, gateway, dns.len()), (Ipv4Addr::new(192, 0, 2, 10), 24, Some(Ipv4Addr::new(192, 0, 2, 1)), 1));
-    assert_eq!(config.dhcp.router.take(), Some(Ipv4Addr::new(10, 77, 0, 1)));
-    assert_eq!(std::mem::take(&mut config.dhcp.dns), [Ipv4Addr::new(10, 77, 0, 1)]);
-    assert_eq!(config.dhcp.domain.take().as_deref(), Some("lab.example"));
+    assert_eq!(config.dhcp.local.router.take(), Some(Ipv4Addr::new(10, 77, 0, 1)));
+    assert_eq!(std::mem::take(&mut config.dhcp.local.dns), [Ipv4Addr::new(10, 77, 0, 1)]);
+    assert_eq!(config.dhcp.local.domain.take().as_deref(), Some("lab.example"));
+    let relayed = std::mem::take(&mut config.dhcp.relayed);
+    assert_eq!(
+        relayed.iter().map(|s| (s.address, s.prefix, s.range_start)).collect::<Vec<_>>(),
+        [(Ipv4Addr::new(10, 78, 0, 0), 24, Ipv4Addr::new(10, 78, 0, 10))]
+    );
+    assert!(config.ipv6.take().is_some_and(|six| six.address == "fd00:77::1".parse::<std::net::Ipv6Addr>().unwrap()));
+    assert_eq!((config.tftp.folder.take(), config.tftp.ports.take()), (Some("/data/tftp".into()), Some((49152, 49407))));
+    assert_eq!(std::mem::take(&mut config.tftp.allow), [(Ipv4Addr::new(192, 0, 2, 0), 24)]);
+    assert_eq!((config.device_rate.take(), config.api_address.take()), (Some(4_000_000), Some("10.77.0.1".parse().unwrap())));
     assert_eq!(config, Config::default());
 }
 
@@ -66,7 +76,7 @@ fn every_fault_has_its_line_and_says_what_to_do() {
         (
             "spec:\n  dhcp:\n    range:\n      start: 10.78.0.5\n      end: 10.77.0.9\n",
             6,
-            "outside the boot network 10.77.0.1/24; choose from 10.77.0.1 to 10.77.0.254",
+            "outside the network 10.77.0.1/24; choose from 10.77.0.1 to 10.77.0.254",
         ),
         ("spec:\n  dhcp:\n    range:\n      start: 10.77.0.9\n      end: 10.77.0.5\n", 7, "swap"),
         ("spec:\n  dhcp:\n    range:\n      start: 10.77.0.1\n      end: 10.77.0.5\n", 6, "own address"),
@@ -76,7 +86,21 @@ fn every_fault_has_its_line_and_says_what_to_do() {
         ("spec:\n  dhcp:\n    dns: [10.0.0.300]\n", 5, "10.0.0.300"),
         ("spec:\n  dhcp:\n    dns: 10.0.0.3\n", 5, "dns"),
         ("spec:\n  dhcp:\n    domain: -x\n", 5, "domain"),
-        ("spec:\n  dhcp:\n    mode: proxy\n", 5, "server or off"),
+        ("spec:\n  dhcp:\n    mode: relay\n", 5, "server, proxy or off"),
+        ("spec:\n  dhcp:\n    subnets:\n      - router: 10.78.0.1\n", 6, "has no 'network'"),
+        ("spec:\n  dhcp:\n    subnets:\n      - network: 10.78.0.0/24\n", 6, "has no router"),
+        ("spec:\n  dhcp:\n    subnets:\n      - network: 10.78.0.5/24\n", 6, "like 10.78.0.0/24"),
+        ("spec:\n  dhcp:\n    subnets:\n      - {network: 10.0.0.0/8, router: 10.0.0.1}\n", 6, "overlaps"),
+        ("spec:\n  dhcp:\n    subnets:\n      - {network: 10.78.0.0/24, router: 10.79.0.1}\n", 6, "outside"),
+        ("spec:\n  dhcp:\n    leaseKey: uuid\n", 5, "mac or clientId"),
+        ("spec:\n  dhcp:\n    bootp: maybe\n", 5, "known, on or off"),
+        ("spec:\n  dhcp:\n    newcomersPerMinute: 0\n", 5, "1 to 65536"),
+        ("spec:\n  dhcp6:\n    mode: managed\n", 5, "address6"),
+        ("spec:\n  networking:\n    boot:\n      address6: fd00:77::1/48\n", 6, "64"),
+        ("spec:\n  tftp:\n    ports: {first: 5000, last: 4000}\n", 5, "swap"),
+        ("spec:\n  tftp:\n    ports: {first: 5000}\n", 5, "first and last"),
+        ("spec:\n  tftp:\n    allow: [192.0.2.0]\n", 5, "like 192.0.2.0/24"),
+        ("spec:\n  http:\n    deviceRate: 1\n", 5, "65536 or more"),
         ("spec:\n  security:\n    enforcement: maybe\n", 5, "on or off"),
         ("spec:\n  boot:\n    kernel: disk\n", 5, "not in this version"),
         ("spec:\n  boot:\n    kernel: mine\n", 5, "write appliance"),

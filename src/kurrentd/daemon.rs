@@ -107,7 +107,7 @@ fn boot_network(shared: &SharedRef) {
             crate::listen::dhcp::serve(shared, interface).await
         });
     }
-    if shared.config.tftp_enabled {
+    if shared.config.tftp.enabled {
         keep(shared, "tftp", |shared| async move {
             let interface = boot_interface(&shared.config)?;
             crate::listen::tftp::serve(shared, interface).await

@@ -10,8 +10,9 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use kurrent_core::config::Config;
 use kurrent_core::id::MacAddr;
+use kurrent_core::policy::{self, Silence};
 use std::collections::{BTreeMap, HashMap};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Which MAC holds which address now, published by the lease owner after every change.
@@ -116,10 +117,25 @@ impl Shared {
         ledger.into_iter().chain(audit).chain(self.faults.list()).collect()
     }
 
-    /// Whether whoever has this address is to be answered by silence.
+    /// Which machine has this address, as far as we know.
     #[must_use]
-    pub fn is_revoked_address(&self, address: Ipv4Addr) -> bool {
-        self.leases.load().get(&address).is_some_and(|mac| self.ledger.snapshot().is_revoked(*mac))
+    pub fn holder(&self, address: IpAddr) -> Option<MacAddr> {
+        match address {
+            IpAddr::V4(address) => self.leases.load().get(&address).copied(),
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    /// The address that a machine was given, if any.
+    #[must_use]
+    pub fn address_of(&self, mac: MacAddr) -> Option<Ipv4Addr> {
+        self.leases.load().iter().find(|(_, holder)| **holder == mac).map(|(address, _)| *address)
+    }
+
+    /// Why the [`Self::holder`] of an address is answered by silence, if so: [`policy::silence`].
+    #[must_use]
+    pub fn silence(&self, holder: Option<MacAddr>) -> Option<Silence> {
+        policy::silence(&self.ledger.snapshot(), self.config.dhcp.unknown_devices, holder?)
     }
 }
 

@@ -296,7 +296,7 @@ pub fn identify(ledger: &Ledger, claimed: &str, lease: Option<MacAddr>) -> Resul
 pub fn may_report(dhcp: DhcpMode, lease: Option<MacAddr>, mac: MacAddr) -> Result<(), Refusal> {
     match dhcp {
         DhcpMode::Server if lease != Some(mac) => Err(Refusal::NoLease),
-        DhcpMode::Server | DhcpMode::Off => Ok(()),
+        DhcpMode::Server | DhcpMode::Proxy | DhcpMode::Off => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `kurrent.yaml` in its checked form. The text form is read in `kurrentd::config_file`; only that makes a [`Config`].
 
 use crate::id::{MacAddr, Nqn};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 /// Everything the operator decided, checked.
@@ -15,12 +15,19 @@ pub struct Config {
     pub uplink: Option<Uplink>,
     /// DHCP.
     pub dhcp: Dhcp,
-    /// Whether TFTP is served.
-    pub tftp_enabled: bool,
+    /// IPv6 on the boot network; absent: none.
+    pub ipv6: Option<Ipv6>,
+    /// TFTP.
+    pub tftp: Tftp,
     /// TCP port of the boot plane on the boot network address; 80.
     pub boot_port: u16,
-    /// TCP port of the API on all addresses; 8080.
+    /// Most octets a second that the boot plane sends to one device; absent: no limit. For NICs whose firmware hangs at full
+    /// speed (ipxe 1023, 1545).
+    pub device_rate: Option<u64>,
+    /// TCP port of the API; 8080.
     pub api_port: u16,
+    /// The one address that the API is served on; absent: all.
+    pub api_address: Option<IpAddr>,
     /// `spec.security.enforcement`: only a verified answer opens the data plane. Default on.
     pub enforcement: bool,
     /// `spec.registration.minutes`: how long the registration window stays open when nobody says; 1 to 60, default 15.
@@ -46,17 +53,20 @@ impl Default for Config {
             uplink: None,
             dhcp: Dhcp {
                 mode: DhcpMode::Server,
-                range_start,
-                range_end,
-                lease_secs: 3600,
-                router: None,
-                dns: Vec::new(),
-                domain: None,
+                local: Subnet { address, prefix, range_start, range_end, lease_secs: 3600, router: None, dns: Vec::new(), domain: None },
+                relayed: Vec::new(),
+                lease_key: LeaseKey::Mac,
+                bootp: Bootp::Known,
+                conflict_probe: true,
                 unknown_devices: true,
+                newcomers_per_minute: 2000,
             },
-            tftp_enabled: true,
+            ipv6: None,
+            tftp: Tftp { enabled: true, folder: None, ports: None, single_port: false, allow: Vec::new() },
             boot_port: 80,
+            device_rate: None,
             api_port: 8080,
+            api_address: None,
             enforcement: true,
             registration_minutes: 15,
             agent: Agent {
@@ -118,9 +128,15 @@ impl BootNetwork {
     /// Whether an address lies in it.
     #[must_use]
     pub fn contains(&self, address: Ipv4Addr) -> bool {
-        let host_bits = 32_u32.saturating_sub(u32::from(self.prefix));
-        (address.to_bits() ^ self.address.to_bits()).checked_shr(host_bits).unwrap_or(0) == 0
+        in_network(address, self.address, self.prefix)
     }
+}
+
+/// Whether `address` lies in the network of `prefix` bits around `network`.
+#[must_use]
+pub fn in_network(address: Ipv4Addr, network: Ipv4Addr, prefix: u8) -> bool {
+    let host_bits = 32_u32.saturating_sub(u32::from(prefix));
+    (address.to_bits() ^ network.to_bits()).checked_shr(host_bits).unwrap_or(0) == 0
 }
 
 /// The uplink NIC.
@@ -155,16 +171,68 @@ pub enum UplinkMode {
 pub enum DhcpMode {
     /// Gives addresses and boot information.
     Server,
+    /// Boot information only, beside a DHCP server that gives the addresses: answers on ports 67 and 4011 (PXE 2.1 s2.2).
+    Proxy,
     /// Nothing is bound.
     Off,
 }
 
-/// DHCP on the boot network.
+/// DHCP for the boot network and those behind relays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dhcp {
     /// See [`DhcpMode`].
     pub mode: DhcpMode,
-    /// First dynamic address, inside the boot network.
+    /// The boot network's own; its address and prefix are [`BootNetwork`]'s.
+    pub local: Subnet,
+    /// Networks that are reached through relays (`giaddr`, or option 82's link selection); none overlaps another.
+    pub relayed: Vec<Subnet>,
+    /// What a lease goes by.
+    pub lease_key: LeaseKey,
+    /// Who is answered without option 53.
+    pub bootp: Bootp,
+    /// Whether an address that was never given out is asked for with ARP before it is offered for the first time. Default on.
+    pub conflict_probe: bool,
+    /// Whether devices that are not in the ledger get an address at all. Default true.
+    pub unknown_devices: bool,
+    /// Devices that are not in the ledger and get an address within a minute, in all; 1 to 65,536, default 2,000.
+    pub newcomers_per_minute: u32,
+}
+
+impl Dhcp {
+    /// All subnets, the boot network's own first.
+    pub fn subnets(&self) -> impl Iterator<Item = &Subnet> {
+        std::iter::once(&self.local).chain(&self.relayed)
+    }
+}
+
+/// What a lease goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseKey {
+    /// `chaddr`: firmware, iPXE and operating system of one machine get one address (the default).
+    Mac,
+    /// Option 61 where a client sends it (RFC 2131 s4.2), `chaddr` where not. Reservations go by `chaddr` all the same.
+    ClientId,
+}
+
+/// What BOOTP clients (no option 53; RFC 1534) are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bootp {
+    /// Silence.
+    Off,
+    /// An address for devices that are in the ledger: it is never taken back, so strangers get none. The default.
+    Known,
+    /// An address for everybody.
+    On,
+}
+
+/// One IPv4 network that addresses are given out in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    /// An address in it: for the boot network our own, for relayed ones the network's.
+    pub address: Ipv4Addr,
+    /// Prefix length, 8 to 30.
+    pub prefix: u8,
+    /// First dynamic address.
     pub range_start: Ipv4Addr,
     /// Last dynamic address.
     pub range_end: Ipv4Addr,
@@ -176,8 +244,53 @@ pub struct Dhcp {
     pub dns: Vec<Ipv4Addr>,
     /// Option 15.
     pub domain: Option<String>,
-    /// Whether devices that are not in the ledger get an address at all. Default true.
-    pub unknown_devices: bool,
+}
+
+impl Subnet {
+    /// Whether an address lies in it.
+    #[must_use]
+    pub fn contains(&self, address: Ipv4Addr) -> bool {
+        in_network(address, self.address, self.prefix)
+    }
+}
+
+/// IPv6 on the boot network: enough for firmware that boots over IPv6 only. The data plane stays IPv4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipv6 {
+    /// Our own address on the boot network; the first 64 bits are the prefix that addresses are given from.
+    pub address: Ipv6Addr,
+    /// DHCPv6 (RFC 8415).
+    pub dhcp: Dhcpv6Mode,
+    /// Preferred and, doubled, valid lifetime of a given address in seconds; 60 to 30 days, default 3600.
+    pub lease_secs: u32,
+    /// Whether we send router advertisements (RFC 4861), with the M and O flags that fit `dhcp`. Never as a default router.
+    pub router_advertisements: bool,
+}
+
+/// What the DHCPv6 listener does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dhcpv6Mode {
+    /// Nothing is bound.
+    Off,
+    /// Boot information (options 59, 60) without addresses.
+    Stateless,
+    /// Addresses (IA_NA) and boot information.
+    Managed,
+}
+
+/// TFTP on the boot network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tftp {
+    /// Whether it is served.
+    pub enabled: bool,
+    /// Further files, besides the loaders: opened beneath it, never through a symbolic link.
+    pub folder: Option<PathBuf>,
+    /// First and last UDP port of transfers; absent: the kernel's choice. For firewalls.
+    pub ports: Option<(u16, u16)>,
+    /// Whether transfers run from port 69 itself; for clients behind NAT and strict firewalls.
+    pub single_port: bool,
+    /// Networks (address, prefix length) besides the boot network and the relayed subnets whose clients are answered.
+    pub allow: Vec<(Ipv4Addr, u8)>,
 }
 
 /// The local storage node.

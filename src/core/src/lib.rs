@@ -15,6 +15,7 @@ pub mod ipxe;
 pub mod ledger;
 pub mod modules;
 pub mod placement;
+pub mod policy;
 pub mod stage1;
 pub mod target;
 pub mod time;

@@ -90,7 +90,7 @@ async fn explain_device(State(api): State<Api>, path: Segments) -> Result<Json<E
     // What can not be read is told by the audit's own fault; the rest is explained all the same.
     let entries = read.ok().and_then(Result::ok).map(|page| page.entries).unwrap_or_default();
     let line = |e: &crate::audit::Entry| Evidence { what: format!("{} by {}: {}", e.verb, e.actor, e.result), at: Some(e.at) };
-    let address = shared.leases.load().iter().find(|(_, holder)| **holder == mac).map(|(address, _)| *address);
+    let address = shared.address_of(mac);
     let knocked = shared.ledger.knocking().of(mac).map(|k| Knocked {
         has_key: k.public_key.is_some(),
         key_changed: k.key_changed,

@@ -69,8 +69,9 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     let network = &shared.config.boot_network;
     let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(network.prefix))).unwrap_or(0);
     let ends = [network.address.to_bits() & mask, network.address.to_bits() | !mask].map(Ipv4Addr::from_bits);
-    let range = Range::new(dhcp.range_start, dhcp.range_end, ends.into_iter().chain([network.address]).chain(dhcp.router));
-    let table = Leases::restore(range, &records, dhcp.lease_secs, clock::now());
+    let range =
+        Range::new(dhcp.local.range_start, dhcp.local.range_end, ends.into_iter().chain([network.address]).chain(dhcp.local.router));
+    let table = Leases::restore(range, &records, dhcp.local.lease_secs, clock::now());
     shared.leases.store(Arc::new(table.holders()));
     tracing::info!(%interface, address = %network.address, leases = records.len(), "DHCP: serving");
     let (audited, orders) = (HashMap::new(), shared.lease_orders.listen());

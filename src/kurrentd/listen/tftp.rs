@@ -63,11 +63,11 @@ impl Files for Names {
     fn find(&self, client: Ipv4Addr, name: Option<&str>) -> Found {
         let now = clock::now();
         let known = name.and_then(known_name);
-        let silent = self.shared.is_revoked_address(client) || !self.on_link(client);
+        let holder = self.shared.holder(client.into());
+        let silent = self.shared.silence(holder).is_some() || !self.on_link(client);
         if let Some(more) = self.quiet.lock().unwrap_or_else(PoisonError::into_inner).admit(class(silent, known.is_some()), now.mono) {
             tracing::info!(%client, ?name, more, "TFTP: {}", class(silent, known.is_some()));
         }
-        let holder = self.shared.leases.load().get(&client).copied();
         if let Some(mac) = holder {
             let what = format!("{}: {}", class(silent, known.is_some()), name.unwrap_or("a name that is no text"));
             self.shared.timelines.sight(mac, "tftp", &what, silent || known.is_none(), now);

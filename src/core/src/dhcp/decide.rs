@@ -14,6 +14,7 @@ use super::wire::Packet;
 use crate::config::{BootNetwork, Dhcp};
 use crate::id::MacAddr;
 use crate::ledger::{DeviceState, Ledger};
+use crate::policy::{self, Silence};
 use crate::time::Now;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -120,16 +121,16 @@ impl View<'_> {
             server: self.network.address,
             mask: Ipv4Addr::from_bits(self.mask()),
             broadcast: Ipv4Addr::from_bits(self.network.address.to_bits() | !self.mask()),
-            router: self.dhcp.router,
-            dns: self.dhcp.dns.clone(),
-            domain: self.dhcp.domain.clone(),
+            router: self.dhcp.local.router,
+            dns: self.dhcp.local.dns.clone(),
+            domain: self.dhcp.local.domain.clone(),
             hostname: device.and_then(|d| d.bound_worker_id.as_ref()).map(ToString::to_string),
             boot: pxe::boot_file(&request.client, device.and_then(|d| d.loader.as_deref()), plane),
         }
     }
 
     fn grant(&self, request: &Request, kind: ReplyKind, address: Ipv4Addr) -> Decision {
-        let (mac, secs) = (request.mac, self.dhcp.lease_secs);
+        let (mac, secs) = (request.mac, self.dhcp.local.lease_secs);
         let stranger = self.standing(mac) == Standing::Stranger;
         let packet = msg::granted(request, kind, address, Some(secs), &self.terms(request));
         let (change, reason) = match kind {
@@ -165,11 +166,10 @@ impl View<'_> {
 /// The answer to one request.
 #[must_use]
 pub fn decide(request: &Request, view: &View<'_>, now: Now) -> Decision {
-    if view.ledger.is_revoked(request.mac) {
-        return Decision::silence(Reason::Revoked);
-    }
-    if !view.dhcp.unknown_devices && view.standing(request.mac) == Standing::Stranger {
-        return Decision::silence(Reason::UnknownDevice);
+    match policy::silence(view.ledger, view.dhcp.unknown_devices, request.mac) {
+        Some(Silence::Revoked) => return Decision::silence(Reason::Revoked),
+        Some(Silence::Unknown) => return Decision::silence(Reason::UnknownDevice),
+        None => {}
     }
     let link = request.link_selection.unwrap_or(request.giaddr);
     if !link.is_unspecified() && !view.on_network(link) {

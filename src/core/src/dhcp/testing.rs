@@ -34,7 +34,7 @@ impl Default for World {
     /// The appliance's defaults.
     fn default() -> Self {
         let config = Config::default();
-        let range = Range::new(config.dhcp.range_start, config.dhcp.range_end, [config.boot_network.address]);
+        let range = Range::new(config.dhcp.local.range_start, config.dhcp.local.range_end, [config.boot_network.address]);
         Self { config, ledger: Ledger::default(), leases: Leases::new(range) }
     }
 }
@@ -43,9 +43,9 @@ impl World {
     /// With so few addresses that they run out.
     pub(super) fn with_range(first: u8, last: u8) -> Self {
         let mut world = Self::default();
-        world.config.dhcp.range_start = Ipv4Addr::new(10, 77, 0, first);
-        world.config.dhcp.range_end = Ipv4Addr::new(10, 77, 0, last);
-        world.leases = Leases::new(Range::new(world.config.dhcp.range_start, world.config.dhcp.range_end, [SERVER]));
+        world.config.dhcp.local.range_start = Ipv4Addr::new(10, 77, 0, first);
+        world.config.dhcp.local.range_end = Ipv4Addr::new(10, 77, 0, last);
+        world.leases = Leases::new(Range::new(world.config.dhcp.local.range_start, world.config.dhcp.local.range_end, [SERVER]));
         world
     }
 

@@ -164,7 +164,7 @@ impl DeviceView {
 
 /// One device; `data_plane` after a change.
 pub(super) fn view(api: &Api, device: &Device, data_plane: Option<String>) -> DeviceView {
-    let address = api.shared.leases.load().iter().find(|(_, mac)| **mac == device.mac).map(|(address, _)| *address);
+    let address = api.shared.address_of(device.mac);
     DeviceView { data_plane, ..DeviceView::new(device, address, api.shared.timelines.summary(device.mac)) }
 }
 

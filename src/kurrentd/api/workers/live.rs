@@ -64,7 +64,7 @@ async fn get_worker_status(State(api): State<Api>, path: Segments) -> Result<Jso
     let worker = worker_of(&ledger, &path.read("id")?)?;
     let device = ledger.device_of(&worker.worker_id);
     let host = device.map(|d| host_nqn(&shared.config.agent.nqn_base, &worker.worker_id, d.epoch).to_string());
-    let address = device.and_then(|d| shared.leases.load().iter().find(|(_, mac)| **mac == d.mac).map(|(address, _)| *address));
+    let address = device.and_then(|d| shared.address_of(d.mac));
     let seen = shared.target.observation();
     let exports = worker.disks.iter().filter_map(|d| seen.export(d.nqn.as_str())).filter(|e| Some(&e.host) == host.as_ref());
     let about = |fault: &&String| worker.disks.iter().any(|d| fault.contains(d.nqn.as_str()));
