@@ -13,7 +13,7 @@ LOCKED := --locked
 LAB := $(CARGO) run -q $(LOCKED) -p kurrent-harness --bin kurrent-lab --
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build image attest lab test check test-net test-vm bench-image bench-ledger bench-target clean
+.PHONY: help deps build image attest lab test check test-net test-vm bench-deps bench-image bench-ledger bench-target clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ image: deps ## the appliance: target/kurrent.img and target/kurrent.img.zst
 
 lab: image build ## appliance and worker in QEMU, from power-on to login, in one go (LAB_KEEP=1 leaves them running)
 	@$(LAB) run
+
+bench-deps: ## unpack the programs that benches compare with (below target/deps/bench, not installed)
+	@appliance/deps/install --bench
 
 bench-image: image build ## figures for the README: sizes, times, memory
 	@$(LAB) bench
