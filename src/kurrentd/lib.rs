@@ -9,6 +9,7 @@ pub mod challenges;
 pub mod config_file;
 pub mod credentials;
 pub mod daemon;
+pub mod dhcp_state;
 pub mod lease_orders;
 pub mod leases;
 pub mod ledger;

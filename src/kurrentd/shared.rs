@@ -28,6 +28,8 @@ pub struct Shared {
     pub leases: ArcSwap<LeaseSnapshot>,
     /// The way to the owner of the lease table.
     pub lease_orders: crate::lease_orders::LeaseOrders,
+    /// What the DHCP tasks know besides leases.
+    pub dhcp: crate::dhcp_state::DhcpState,
     /// Boot timelines.
     pub timelines: Timelines,
     /// The audit.
@@ -100,6 +102,7 @@ impl Shared {
             ledger,
             leases: ArcSwap::default(),
             lease_orders: crate::lease_orders::LeaseOrders::default(),
+            dhcp: crate::dhcp_state::DhcpState::default(),
             timelines: Timelines::default(),
             audit,
             server_key,

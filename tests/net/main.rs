@@ -5,6 +5,7 @@
 mod concepts;
 mod crash;
 mod dhcp;
+mod dhcp_wire;
 mod explain;
 mod faults;
 mod fuzz;

@@ -3,13 +3,16 @@
 //! An ACK leaves only when its lease is on the disk and published for the TFTP and HTTP listeners. What the disk cannot
 //! follow is not decided at all: the client asks again.
 
+mod outbox;
+mod port;
+mod reader;
+
 use super::quiet::Quiet;
 use crate::audit::Event;
 use crate::lease_orders::{LeaseOrder, Listed, ReleaseError};
 use crate::leases::{self, LeaseWriter};
 use crate::shared::SharedRef;
 use anyhow::{Context, bail};
-use kurrent_core::dhcp::address::{CLIENT_PORT, Destination, SERVER_PORT};
 use kurrent_core::dhcp::lease::{self, Leases, State};
 use kurrent_core::dhcp::msg::{self, Request, RequestKind};
 use kurrent_core::dhcp::pxe::Client;
@@ -18,33 +21,21 @@ use kurrent_core::dhcp::{Decision, Reason, View, decide, wire};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::{Mono, Now};
 use kurrent_core::timeline::{Boot, Step};
-use kurrent_sys::{clock, packet::PacketSocket};
-use socket2::{Domain, Socket, Type};
+use kurrent_sys::clock;
+use port::{Failed, Outgoing, Port};
+use reader::Reader;
 use std::collections::HashMap;
-use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, oneshot};
 
-/// A thousand clients at once fit: the kernel counts about 2 KiB per datagram.
-const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// Datagrams taken before finished commits are looked at again.
 const DRAIN: usize = 256;
-/// Longest datagram that is looked at; a longer one is cut and then refused as malformed.
-const DATAGRAM_BYTES: usize = 4096;
 /// A revoked machine that goes on asking is audited once in this time.
 const REVOKED_AUDIT_INTERVAL: Duration = Duration::from_secs(60);
 /// Revoked machines whose last audit is remembered.
 const MAX_REVOKED_AUDITS: usize = 4096;
-
-/// An answer that is ready to go.
-struct Outgoing {
-    octets: Vec<u8>,
-    to: Destination,
-    mac: MacAddr,
-}
 
 /// What waits for a record to be durable.
 enum Waiting {
@@ -61,8 +52,8 @@ enum Waiting {
 /// No such interface, port in use, missing privilege, lease file unusable: each says what to do.
 pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     let link = kurrent_sys::link::link(&interface).context("DHCP: check spec.networking in kurrent.yaml against `ip link`")?;
-    let socket = bind(&interface)?;
-    let raw = PacketSocket::sender(link.index).context("DHCP: opening a packet socket needs CAP_NET_RAW; run kurrentd as root")?;
+    let port = Port::open(&interface, link.index, shared.config.boot_network.address)?;
+    let reader = port.reader()?;
     let path = shared.config.state_dir.join("leases");
     let (records, writer) = leases::open(&path).context("DHCP gives no addresses")?;
     let dhcp = &shared.config.dhcp;
@@ -75,33 +66,13 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     shared.leases.store(Arc::new(table.holders()));
     tracing::info!(%interface, address = %network.address, leases = records.len(), "DHCP: serving");
     let (audited, orders) = (HashMap::new(), shared.lease_orders.listen());
-    Server { shared, socket, raw, table, writer, orders, quiet: Quiet::default(), audited }.run().await
-}
-
-fn bind(interface: &str) -> anyhow::Result<UdpSocket> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking().cloexec(), None).context("DHCP: opening a socket")?;
-    socket.bind_device(Some(interface.as_bytes())).with_context(|| format!("DHCP: binding to interface {interface} needs CAP_NET_RAW"))?;
-    socket.set_broadcast(true).context("DHCP: allowing broadcasts")?;
-    // As root the limit of net.core.rmem_max does not count; without the privilege the kernel gives what it may.
-    let wanted = libc::c_int::try_from(RECEIVE_BUFFER_BYTES).unwrap_or(libc::c_int::MAX);
-    if nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES).is_err() {
-        let _ = socket.set_recv_buffer_size(usize::try_from(wanted).unwrap_or(RECEIVE_BUFFER_BYTES));
-    }
-    match socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT).into()) {
-        Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::AddrInUse => bail!(
-            "DHCP: port 67 of {interface} is taken by another program: find it with `ss -ulpn 'sport = :67'` and stop it, or set spec.dhcp.mode to off"
-        ),
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => bail!("DHCP: port 67 needs CAP_NET_BIND_SERVICE; run kurrentd as root"),
-        Err(e) => return Err(e).context("DHCP: binding port 67"),
-    }
-    UdpSocket::from_std(socket.into()).context("DHCP: handing the socket to the runtime")
+    Server { shared, port, reader, table, writer, orders, quiet: Quiet::default(), audited }.run().await
 }
 
 struct Server {
     shared: SharedRef,
-    socket: UdpSocket,
-    raw: PacketSocket,
+    port: Port,
+    reader: Reader,
     table: Leases,
     writer: LeaseWriter<Waiting>,
     orders: mpsc::Receiver<LeaseOrder>,
@@ -111,7 +82,7 @@ struct Server {
 
 impl Server {
     async fn run(mut self) -> anyhow::Result<()> {
-        let mut buffer = vec![0; DATAGRAM_BYTES];
+        let mut datagrams = Vec::with_capacity(DRAIN);
         loop {
             tokio::select! {
                 biased;
@@ -124,7 +95,7 @@ impl Server {
                             for waiting in committed.waiting {
                                 match waiting {
                                     Waiting::Nothing => {}
-                                    Waiting::Answer(outgoing) => self.send(&outgoing),
+                                    Waiting::Answer(outgoing) => self.send(outgoing),
                                     // Whoever asked may have gone.
                                     Waiting::Released(mac, done) => drop(done.send(Ok(mac))),
                                 }
@@ -141,9 +112,17 @@ impl Server {
                     }
                 }
                 Some(order) = self.orders.recv() => self.order(order, clock::now()),
-                ready = self.socket.readable() => {
-                    ready.context("DHCP: waiting for datagrams")?;
-                    self.drain(&mut buffer).await;
+                () = self.port.room() => {
+                    let now = clock::now().mono;
+                    self.port.retry(now).iter().for_each(|failed| self.send_failed(failed, now));
+                }
+                taken = self.reader.take(&mut datagrams, DRAIN) => {
+                    if taken == 0 {
+                        bail!("DHCP: the reader has ended; see the log before this line");
+                    }
+                    datagrams.drain(..).for_each(|datagram| self.received(&datagram, clock::now()));
+                    self.shared.dhcp.counters.set("lost: the kernel's receive buffer was full", self.port.lost());
+                    self.shared.dhcp.counters.set("lost: more requests than decisions", self.reader.left_out());
                 }
             }
         }
@@ -180,24 +159,8 @@ impl Server {
         }
     }
 
-    async fn drain(&mut self, buffer: &mut [u8]) {
-        for _ in 0..DRAIN {
-            match self.socket.try_recv_from(buffer) {
-                Ok((len, _)) => self.received(buffer.get(..len).unwrap_or_default(), clock::now()),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    // The interface is down, or an ICMP error came back: neither ends the service, neither may spin.
-                    if let Some(more) = self.quiet.admit("receive", clock::now().mono) {
-                        tracing::warn!(%error, more, "DHCP: receiving");
-                    }
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    return;
-                }
-            }
-        }
-    }
-
     fn received(&mut self, octets: &[u8], now: Now) {
+        self.shared.dhcp.counters.count("received");
         let request = match wire::decode(octets) {
             Ok(packet) => msg::request(&packet).map_err(|e| format!("{e:?}")),
             Err(e) => Err(e.to_string()),
@@ -205,6 +168,7 @@ impl Server {
         let request = match request {
             Ok(request) => request,
             Err(why) => {
+                self.shared.dhcp.counters.count("ignored: malformed, or not a request");
                 if let Some(more) = self.quiet.admit("malformed", now.mono) {
                     tracing::info!(%why, more, "DHCP: not a request");
                 }
@@ -212,6 +176,7 @@ impl Server {
             }
         };
         if !self.writer.has_room() {
+            self.shared.dhcp.counters.count("lost: the disk was slower than the requests");
             if let Some(more) = self.quiet.admit("busy", now.mono) {
                 tracing::warn!(more, "DHCP: the disk is slower than the requests; some wait for their next try");
             }
@@ -229,30 +194,23 @@ impl Server {
         match (record, outgoing) {
             // A RELEASE or DECLINE has no reply; it is written all the same.
             (Some(record), outgoing) => self.writer.submit(record, outgoing.map_or(Waiting::Nothing, Waiting::Answer)),
-            (None, Some(outgoing)) => self.send(&outgoing),
+            (None, Some(outgoing)) => self.send(outgoing),
             (None, None) => {}
         }
         self.note(&request, reason, address, now);
     }
 
-    fn send(&mut self, outgoing: &Outgoing) {
-        let udp = |to: Ipv4Addr, port| self.socket.try_send_to(&outgoing.octets, SocketAddr::from((to, port))).map(drop);
-        let result = match outgoing.to {
-            Destination::Relay(relay) => udp(relay, SERVER_PORT),
-            Destination::Client(client) => udp(client, CLIENT_PORT),
-            Destination::Broadcast => udp(Ipv4Addr::BROADCAST, CLIENT_PORT),
-            Destination::Link { mac, address } => {
-                let from = SocketAddrV4::new(self.shared.config.boot_network.address, SERVER_PORT);
-                self.raw.send(mac.0, from, SocketAddrV4::new(address, CLIENT_PORT), &outgoing.octets)
-            }
-        };
-        if let Err(error) = result {
-            self.send_failed(&error, outgoing);
+    fn send(&mut self, outgoing: Outgoing) {
+        let now = clock::now().mono;
+        self.shared.dhcp.counters.count("answered");
+        if let Err(failed) = self.port.send(outgoing, now) {
+            self.send_failed(&failed, now);
         }
     }
 
-    fn send_failed(&mut self, error: &io::Error, outgoing: &Outgoing) {
-        if let Some(more) = self.quiet.admit("send", clock::now().mono) {
+    fn send_failed(&mut self, (error, outgoing): &Failed, now: Mono) {
+        self.shared.dhcp.counters.count("lost: an answer could not be sent");
+        if let Some(more) = self.quiet.admit("send", now) {
             tracing::warn!(%error, mac = %outgoing.mac, to = ?outgoing.to, more, "DHCP: an answer could not be sent");
         }
     }
@@ -260,6 +218,7 @@ impl Server {
     /// Log line, timeline, audit.
     fn note(&mut self, request: &Request, reason: Reason, address: Option<Ipv4Addr>, now: Now) {
         let mac = request.mac;
+        self.shared.dhcp.counters.count(class(reason));
         if let Some(more) = self.quiet.admit(class(reason), now.mono) {
             tracing::info!(%mac, ?address, kind = ?request.kind, client = ?request.client, more, "DHCP: {}", class(reason));
         }

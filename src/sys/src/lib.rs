@@ -1,6 +1,7 @@
 //! Adapters to Linux, without policy. Each takes its root, path or device as an argument, so that tests can point it
 //! at a folder of their own.
 
+pub mod arp;
 pub mod block;
 pub mod clock;
 pub mod configfs;

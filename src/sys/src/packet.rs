@@ -2,6 +2,7 @@
 //!
 //! Sockets are cooked (`SOCK_DGRAM`): the kernel writes the link-layer header, we write IPv4 and UDP.
 
+use nix::sys::socket::{LinkAddr, recvfrom};
 use socket2::{Domain, SockAddr, SockFilter, Socket, Type};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -51,6 +52,16 @@ impl PacketSocket {
         self.socket.send_to(&datagram, &link_address(self.index, mac)?).map(drop)
     }
 
+    /// As [`Self::receive`], with the hardware address that the frame came from.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub fn receive_from<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<Received<'b>>> {
+        let (len, link) = recvfrom::<LinkAddr>(self.socket.as_raw_fd(), buffer)?;
+        let mac = link.and_then(|link| link.addr()).unwrap_or_default();
+        Ok(buffer.get(..len).and_then(udp_payload).map(|(source, payload)| Received { mac, source, payload }))
+    }
+
     /// Receives one datagram into `buffer`. `None`: it was not what the filter let through (cut, a fragment).
     ///
     /// # Errors
@@ -59,6 +70,17 @@ impl PacketSocket {
         let len = nix::unistd::read(&self.socket, buffer)?;
         Ok(buffer.get(..len).and_then(udp_payload))
     }
+}
+
+/// A datagram and who sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'b> {
+    /// Of the frame; zeros where the link has none.
+    pub mac: [u8; 6],
+    /// Of the datagram.
+    pub source: SocketAddrV4,
+    /// What it carries.
+    pub payload: &'b [u8],
 }
 
 impl AsRawFd for PacketSocket {
@@ -97,6 +119,11 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
 }
 
 fn link_address(index: u32, mac: [u8; 6]) -> io::Result<SockAddr> {
+    address_of(index, mac, ETHERTYPE_IP)
+}
+
+/// Where a frame of this type goes, or (in a bind) comes from.
+pub(crate) fn address_of(index: u32, mac: [u8; 6], ethertype: u16) -> io::Result<SockAddr> {
     let index = i32::try_from(index).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let mut octets = [0; 8];
     for (to, from) in octets.iter_mut().zip(mac) {
@@ -104,7 +131,7 @@ fn link_address(index: u32, mac: [u8; 6]) -> io::Result<SockAddr> {
     }
     let address = libc::sockaddr_ll {
         sll_family: libc::sa_family_t::try_from(libc::AF_PACKET).unwrap_or_default(),
-        sll_protocol: ETHERTYPE_IP,
+        sll_protocol: ethertype,
         sll_ifindex: index,
         sll_hatype: 0,
         sll_pkttype: 0,
@@ -141,6 +168,10 @@ fn udp_port_filter(port: u16) -> [SockFilter; 9] {
 
 /// Bit 13 of the fragment field: more fragments follow.
 const MORE_FRAGMENTS: u8 = 0x20;
+/// Bit 14 of the same field.
+const DO_NOT_FRAGMENT: u8 = 0x40;
+/// What the kernel gives its own datagrams.
+const TTL: u8 = 64;
 
 /// An IPv4 packet with a UDP datagram; `None` when it would be longer than IPv4 can say.
 fn datagram(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Option<Vec<u8>> {
@@ -149,7 +180,8 @@ fn datagram(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Option<Vec<
     let mut ip = Vec::with_capacity(usize::from(total));
     ip.extend_from_slice(&[0x45, 0x10]); // version and length; low delay, as DHCP servers send it
     ip.extend_from_slice(&total.to_be_bytes());
-    ip.extend_from_slice(&[0, 0, 0, 0, 64, PROTOCOL_UDP, 0, 0]);
+    // Never cut into fragments, so its identification says nothing and may be 0 (RFC 6864 s4.1).
+    ip.extend_from_slice(&[0, 0, DO_NOT_FRAGMENT, 0, TTL, PROTOCOL_UDP, 0, 0]);
     ip.extend_from_slice(&from.ip().octets());
     ip.extend_from_slice(&to.ip().octets());
     let sum = checksum(0, &ip).to_be_bytes();

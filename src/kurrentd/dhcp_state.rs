@@ -1,0 +1,36 @@
+//! What the DHCP tasks know besides leases, for the API and the screen: counters, other servers, conflicts. Written by these
+//! tasks only.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct DhcpState {
+    /// Datagrams.
+    pub counters: Counters,
+}
+
+/// What became of datagrams since the start, in words of this program: there are few.
+#[derive(Debug, Default)]
+pub struct Counters(Mutex<BTreeMap<&'static str, u64>>);
+
+impl Counters {
+    /// One more.
+    pub fn count(&self, what: &'static str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
+    }
+
+    /// So many, all in all.
+    pub fn set(&self, what: &'static str, count: u64) {
+        if count > 0 {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(what, count);
+        }
+    }
+
+    /// All that ever happened, by their words.
+    #[must_use]
+    pub fn list(&self) -> BTreeMap<&'static str, u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
