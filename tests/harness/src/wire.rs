@@ -81,7 +81,8 @@ pub fn free_group() -> Result<SocketAddrV4> {
     Ok(SocketAddrV4::new(Ipv4Addr::new(239, 192, high, low), port))
 }
 
-fn packet_socket(interface: &str) -> Result<Socket> {
+/// A socket on an interface of this thread's namespace that sends and receives whole frames of every kind.
+pub fn packet_socket(interface: &str) -> Result<Socket> {
     let index = nix::net::if_::if_nametoindex(interface).with_context(|| format!("find {interface}"))?;
     let all = u16::try_from(libc::ETH_P_ALL).unwrap_or_default().to_be();
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(i32::from(all)))).context("packet socket")?;
