@@ -5,7 +5,6 @@
 //! the file has grown to several times what it says (compaction). Text form: `kurrent_core::dhcp::lease_file`.
 
 use kurrent_core::dhcp::lease_file::{self, HEADER, Record, Unreadable};
-use kurrent_core::id::MacAddr;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,7 +17,7 @@ use tokio::sync::mpsc;
 const QUEUE: usize = 4096;
 /// The file is rewritten when it has more lines than this over twice its live records.
 const SPARE_LINES: usize = 4096;
-/// A lease file is never larger: 65,536 leases of 80 octets, rewritten in time.
+/// A lease file is never larger: 65,536 leases a subnet of 80 octets, rewritten in time.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Readable by everybody: who has which address is seen on the wire anyway.
 const FILE_MODE: u32 = 0o644;
@@ -37,7 +36,7 @@ pub enum LeaseFileError {
 /// What was waiting for a record, and whether it is durable now.
 pub struct Committed<T> {
     /// In the order of submission.
-    pub waiting: Vec<T>,
+    pub waiting: Vec<(Record, T)>,
     /// The fault, when nothing of it is durable.
     pub result: Result<(), String>,
 }
@@ -95,7 +94,7 @@ pub fn read(path: &Path) -> Result<Vec<Record>, LeaseFileError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(LeaseFileError::Io(path.to_owned(), e)),
     };
-    Ok(load(path, file)?.0.into_records())
+    Ok(load(path, file)?.0.into_values().collect())
 }
 
 /// Opens the lease file, or makes it; starts the writer.
@@ -112,13 +111,13 @@ pub fn open<T: Send + 'static>(path: &Path) -> Result<(Vec<Record>, LeaseWriter<
             if good_bytes < whole_bytes {
                 tracing::warn!(file = %path.display(), octets = whole_bytes - good_bytes, "the end of the lease file was cut off: it was never acknowledged");
             }
-            let records = live.clone().into_records();
+            let records = live.values().copied().collect();
             let file = if good_bytes == 0 { None } else { Some(append_at(path, good_bytes).map_err(fault)?) };
             (Log { path: path.to_owned(), file, lines, live }, records)
         }
     };
     // A first commit of nothing: a folder that cannot be written is found now, not at the first lease.
-    log.commit(&[]).map_err(fault)?;
+    log.commit([].iter()).map_err(fault)?;
     let (jobs, queue) = mpsc::channel(QUEUE);
     let (report, committed) = mpsc::channel(QUEUE);
     let thread = std::thread::Builder::new().name("leases".into()).spawn(move || write_all(log, queue, &report)).map_err(fault)?;
@@ -128,39 +127,15 @@ pub fn open<T: Send + 'static>(path: &Path) -> Result<(Vec<Record>, LeaseWriter<
 fn write_all<T>(mut log: Log, mut queue: mpsc::Receiver<Job<T>>, report: &mpsc::Sender<Committed<T>>) {
     let mut batch = Vec::new();
     while queue.blocking_recv_many(&mut batch, QUEUE) > 0 {
-        let (records, waiting): (Vec<Record>, Vec<T>) = batch.drain(..).map(|job| (job.record, job.waiting)).unzip();
-        let result = log.commit(&records).map_err(|e| format!("lease file {}: {e}", log.path.display()));
+        let waiting: Vec<(Record, T)> = batch.drain(..).map(|job: Job<T>| (job.record, job.waiting)).collect();
+        let result = log.commit(waiting.iter().map(|(record, _)| record)).map_err(|e| format!("lease file {}: {e}", log.path.display()));
         // Nobody waits any more when the DHCP task has ended: what was submitted is still written.
         let _ = report.blocking_send(Committed { waiting, result });
     }
 }
 
-/// The latest record of each address, with each machine at one address only: the rule of the lease table.
-#[derive(Clone, Debug, Default)]
-struct Live {
-    records: BTreeMap<Ipv4Addr, Record>,
-    holders: BTreeMap<MacAddr, Ipv4Addr>,
-}
-
-impl Live {
-    fn insert(&mut self, record: &Record) {
-        if let Some(old) = self.records.remove(&record.address)
-            && self.holders.get(&old.mac) == Some(&record.address)
-        {
-            self.holders.remove(&old.mac);
-        }
-        if record.state != lease_file::RecordState::Declined
-            && let Some(other) = self.holders.insert(record.mac, record.address)
-        {
-            self.records.remove(&other);
-        }
-        self.records.insert(record.address, record.clone());
-    }
-
-    fn into_records(self) -> Vec<Record> {
-        self.records.into_values().collect()
-    }
-}
+/// The latest record of each address.
+type Live = BTreeMap<Ipv4Addr, Record>;
 
 struct Log {
     path: PathBuf,
@@ -176,25 +151,26 @@ impl Log {
     }
 
     /// All or nothing, and durable.
-    fn commit(&mut self, records: &[Record]) -> io::Result<()> {
-        if self.lines > 2 * self.live.records.len() + SPARE_LINES {
+    fn commit<'a>(&mut self, records: impl Iterator<Item = &'a Record> + Clone) -> io::Result<()> {
+        if self.lines > 2 * self.live.len() + SPARE_LINES {
             self.file = None;
         }
-        let lines: String = records.iter().map(Record::line).collect();
+        let lines: String = records.clone().map(Record::line).collect();
+        let count = records.clone().count();
         match self.file.take() {
             Some(mut file) => {
                 file.write_all(lines.as_bytes())?;
                 file.sync_data()?;
                 self.file = Some(file);
-                self.lines += records.len();
+                self.lines += count;
             }
             None => {
-                let live: String = self.live.records.values().map(Record::line).collect();
+                let live: String = self.live.values().map(Record::line).collect();
                 self.file = Some(replace(&self.path, format!("{HEADER}\n{live}{lines}").as_bytes())?);
-                self.lines = self.live.records.len() + records.len();
+                self.lines = self.live.len() + count;
             }
         }
-        records.iter().for_each(|record| self.live.insert(record));
+        self.live.extend(records.map(|record| (record.address, *record)));
         Ok(())
     }
 }
@@ -209,9 +185,9 @@ fn load(path: &Path, file: File) -> Result<(Live, u64, u64, usize), LeaseFileErr
         return Err(fault(io::Error::new(io::ErrorKind::FileTooLarge, "far larger than any lease file; restore it from a copy")));
     }
     let contents = lease_file::parse(&octets).map_err(|e| LeaseFileError::Unreadable(path.to_owned(), e))?;
-    let mut live = Live::default();
-    contents.records.iter().for_each(|record| live.insert(record));
-    Ok((live, u64::try_from(contents.good_bytes).unwrap_or(len), len, contents.records.len()))
+    let lines = contents.records.len();
+    let live = contents.records.into_iter().map(|record| (record.address, record)).collect();
+    Ok((live, u64::try_from(contents.good_bytes).unwrap_or(len), len, lines))
 }
 
 fn append_at(path: &Path, good_bytes: u64) -> io::Result<File> {
@@ -230,17 +206,23 @@ fn replace(path: &Path, octets: &[u8]) -> io::Result<File> {
 mod tests {
     use super::*;
     use kurrent_core::dhcp::lease_file::RecordState;
+    use kurrent_core::id::MacAddr;
 
     fn record(address: u8, mac: u8) -> Record {
         let until = "2026-11-30T02:15:00Z".parse().unwrap();
-        Record { address: Ipv4Addr::new(10, 77, 0, address), mac: MacAddr([2, 0, 0, 0, 0, mac]), state: RecordState::Bound, until }
+        Record {
+            address: Ipv4Addr::new(10, 77, 0, address),
+            holder: MacAddr([2, 0, 0, 0, 0, mac]).into(),
+            state: RecordState::Bound,
+            until,
+        }
     }
 
     async fn write(path: &Path, records: &[Record]) -> Vec<Committed<usize>> {
         let (_, mut writer) = open::<usize>(path).unwrap();
         for (index, record) in records.iter().enumerate() {
             assert!(writer.has_room());
-            writer.submit(record.clone(), index);
+            writer.submit(*record, index);
         }
         let mut all = Vec::new();
         while all.iter().map(|c: &Committed<usize>| c.waiting.len()).sum::<usize>() < records.len() {
@@ -250,14 +232,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_committed_is_there_after_a_restart_and_one_machine_has_one_address() {
+    async fn what_was_committed_is_there_after_a_restart_and_the_last_word_on_an_address_counts() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("leases");
-        let done = write(&path, &[record(1, 1), record(2, 2), record(3, 1)]).await;
+        let done = write(&path, &[record(1, 1), record(2, 2), record(3, 1), record(1, 4)]).await;
         assert!(done.iter().all(|c| c.result.is_ok()));
-        assert_eq!(read(&path).unwrap(), [record(2, 2), record(3, 1)]);
+        assert_eq!(read(&path).unwrap(), [record(1, 4), record(2, 2), record(3, 1)]);
         let (records, _writer) = open::<()>(&path).unwrap();
-        assert_eq!(records, [record(2, 2), record(3, 1)]);
+        assert_eq!(records, [record(1, 4), record(2, 2), record(3, 1)]);
     }
 
     #[tokio::test]
@@ -291,12 +273,12 @@ mod tests {
         let path = folder.path().join("state/leases");
         std::fs::create_dir(folder.path().join("state")).unwrap();
         let mut log = Log::new(&path);
-        log.commit(&[record(1, 1)]).unwrap();
+        log.commit([record(1, 1)].iter()).unwrap();
         // A file that takes nothing, as a full disk does.
         log.file = Some(OpenOptions::new().append(true).open("/dev/full").unwrap());
-        assert!(log.commit(&[record(2, 2)]).is_err());
+        assert!(log.commit([record(2, 2)].iter()).is_err());
         assert_eq!(read(&path).unwrap(), [record(1, 1)]);
-        log.commit(&[record(3, 3)]).unwrap();
+        log.commit([record(3, 3)].iter()).unwrap();
         assert_eq!(read(&path).unwrap(), [record(1, 1), record(3, 3)]);
     }
 
@@ -305,9 +287,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("leases");
         let mut log = Log::new(&path);
-        log.commit(&[]).unwrap();
+        log.commit([].iter()).unwrap();
         for _ in 0..8 {
-            log.commit(&vec![record(1, 1); SPARE_LINES / 2]).unwrap();
+            log.commit(vec![record(1, 1); SPARE_LINES / 2].iter()).unwrap();
         }
         let lines = std::fs::read_to_string(&path).unwrap().lines().count();
         assert!(lines <= 2 * SPARE_LINES, "{lines}");

@@ -8,15 +8,65 @@ use crate::storage::Storage;
 use crate::timelines::Timelines;
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use imbl::OrdMap;
 use kurrent_core::config::Config;
 use kurrent_core::id::MacAddr;
 use kurrent_core::policy::{self, Silence};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which MAC holds which address now, published by the lease owner after every change.
-pub type LeaseSnapshot = HashMap<Ipv4Addr, MacAddr>;
+/// Which machine has, or last had, which address, published by the lease owner after every commit. A copy costs nothing, and
+/// a change no more with many leases than with few.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseSnapshot {
+    holders: OrdMap<Ipv4Addr, MacAddr>,
+    /// The address that a machine was given last; in another subnet it may have another.
+    addresses: OrdMap<MacAddr, Ipv4Addr>,
+}
+
+impl LeaseSnapshot {
+    /// Who holds an address.
+    #[must_use]
+    pub fn holder(&self, address: Ipv4Addr) -> Option<MacAddr> {
+        self.holders.get(&address).copied()
+    }
+
+    /// The address that a machine was given last.
+    #[must_use]
+    pub fn address_of(&self, mac: MacAddr) -> Option<Ipv4Addr> {
+        self.addresses.get(&mac).copied()
+    }
+
+    /// All, by address.
+    pub fn iter(&self) -> impl Iterator<Item = (Ipv4Addr, MacAddr)> {
+        self.holders.iter().map(|(address, mac)| (*address, *mac))
+    }
+
+    /// A machine was given an address.
+    pub fn give(&mut self, address: Ipv4Addr, mac: MacAddr) {
+        self.take(address);
+        self.holders.insert(address, mac);
+        self.addresses.insert(mac, address);
+    }
+
+    /// An address is nobody's any more.
+    pub fn take(&mut self, address: Ipv4Addr) {
+        if let Some(mac) = self.holders.remove(&address)
+            && self.address_of(mac) == Some(address)
+        {
+            self.addresses.remove(&mac);
+        }
+    }
+}
+
+impl FromIterator<(Ipv4Addr, MacAddr)> for LeaseSnapshot {
+    fn from_iter<T: IntoIterator<Item = (Ipv4Addr, MacAddr)>>(all: T) -> Self {
+        let mut snapshot = Self::default();
+        all.into_iter().for_each(|(address, mac)| snapshot.give(address, mac));
+        snapshot
+    }
+}
 
 /// Handed to every task; cheap to clone through `Arc`.
 pub struct Shared {
@@ -124,7 +174,7 @@ impl Shared {
     #[must_use]
     pub fn holder(&self, address: IpAddr) -> Option<MacAddr> {
         match address {
-            IpAddr::V4(address) => self.leases.load().get(&address).copied(),
+            IpAddr::V4(address) => self.leases.load().holder(address),
             IpAddr::V6(_) => None,
         }
     }
@@ -132,7 +182,7 @@ impl Shared {
     /// The address that a machine was given, if any.
     #[must_use]
     pub fn address_of(&self, mac: MacAddr) -> Option<Ipv4Addr> {
-        self.leases.load().iter().find(|(_, holder)| **holder == mac).map(|(address, _)| *address)
+        self.leases.load().address_of(mac)
     }
 
     /// Why the [`Self::holder`] of an address is answered by silence, if so: [`policy::silence`].

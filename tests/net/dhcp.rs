@@ -265,7 +265,7 @@ fn a_spoilt_lease_file_stops_dhcp_with_file_and_line_and_is_left_alone() -> Resu
     let spoilt = "kurrent-leases 1\nthis is no lease\n2026-11-30T02:15:00Z 10.77.0.251 52:54:00:00:00:01 bound 137893c2\n";
     let line = kurrent_core::dhcp::lease_file::Record {
         address: Ipv4Addr::new(10, 77, 0, 200),
-        mac: kurrent_core::id::MacAddr(MAC),
+        holder: kurrent_core::id::MacAddr(MAC).into(),
         state: kurrent_core::dhcp::lease_file::RecordState::Bound,
         until: "2026-11-30T02:15:00Z".parse()?,
     };

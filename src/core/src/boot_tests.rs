@@ -34,6 +34,7 @@ fn device(mac: MacAddr, state: DeviceState, key: bool, keyless_allowed: bool) ->
         rekey_until: None,
         keyless_allowed,
         loader: None,
+        address: None,
         labels: Default::default(),
         note: String::new(),
         fingerprint: Fingerprint::default(),

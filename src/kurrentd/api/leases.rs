@@ -98,7 +98,7 @@ async fn list_leases(State(api): State<Api>, Query(piece): Query<Piece>) -> Resu
         }
         Err(_) => {
             let held = api.shared.leases.load();
-            held.iter().map(|(address, mac)| Lease { address: *address, mac: *mac, state: None, until: None }).collect()
+            held.iter().map(|(address, mac)| Lease { address, mac, state: None, until: None }).collect()
         }
     };
     leases.sort_by_key(|l| l.address);

@@ -82,7 +82,7 @@ impl Bench {
 
     /// `mac` holds the address that tests come from.
     pub(crate) fn lease(&self, mac: &str) {
-        self.plane.shared.leases.store(Arc::new([(Ipv4Addr::LOCALHOST, mac.parse().unwrap())].into()));
+        self.plane.shared.leases.store(Arc::new([(Ipv4Addr::LOCALHOST, mac.parse().unwrap())].into_iter().collect()));
     }
 
     pub(crate) fn audited(&self) -> Vec<(String, String)> {

@@ -11,14 +11,16 @@ use super::quiet::Quiet;
 use crate::audit::Event;
 use crate::lease_orders::{LeaseOrder, Listed, ReleaseError};
 use crate::leases::{self, LeaseWriter};
-use crate::shared::SharedRef;
+use crate::shared::{LeaseSnapshot, SharedRef};
 use anyhow::{Context, bail};
+use imbl::ordmap::DiffItem;
 use kurrent_core::dhcp::lease::{self, Leases, State};
-use kurrent_core::dhcp::msg::{self, Request, RequestKind};
+use kurrent_core::dhcp::lease_file::{Record, RecordState};
+use kurrent_core::dhcp::msg::{self, Request};
 use kurrent_core::dhcp::pxe::Client;
-use kurrent_core::dhcp::range::Range;
 use kurrent_core::dhcp::{Decision, Reason, View, decide, wire};
 use kurrent_core::id::MacAddr;
+use kurrent_core::ledger::Ledger;
 use kurrent_core::time::{Mono, Now};
 use kurrent_core::timeline::{Boot, Step};
 use kurrent_sys::clock;
@@ -56,17 +58,16 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     let reader = port.reader()?;
     let path = shared.config.state_dir.join("leases");
     let (records, writer) = leases::open(&path).context("DHCP gives no addresses")?;
-    let dhcp = &shared.config.dhcp;
-    let network = &shared.config.boot_network;
-    let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(network.prefix))).unwrap_or(0);
-    let ends = [network.address.to_bits() & mask, network.address.to_bits() | !mask].map(Ipv4Addr::from_bits);
-    let range =
-        Range::new(dhcp.local.range_start, dhcp.local.range_end, ends.into_iter().chain([network.address]).chain(dhcp.local.router));
-    let table = Leases::restore(range, &records, dhcp.local.lease_secs, clock::now());
-    shared.leases.store(Arc::new(table.holders()));
-    tracing::info!(%interface, address = %network.address, leases = records.len(), "DHCP: serving");
+    let (dhcp, own) = (&shared.config.dhcp, shared.config.boot_network.address);
+    let mut table = Leases::restore(dhcp, own, &records, clock::now());
+    let ledger = shared.ledger.snapshot();
+    for (mac, device) in &ledger.devices {
+        table.heed(*mac, Some(device));
+    }
+    shared.leases.store(Arc::new(table.holders().collect()));
+    tracing::info!(%interface, address = %own, leases = records.len(), "DHCP: serving");
     let (audited, orders) = (HashMap::new(), shared.lease_orders.listen());
-    Server { shared, port, reader, table, writer, orders, quiet: Quiet::default(), audited }.run().await
+    Server { shared, port, reader, table, ledger, writer, orders, quiet: Quiet::default(), audited }.run().await
 }
 
 struct Server {
@@ -74,6 +75,8 @@ struct Server {
     port: Port,
     reader: Reader,
     table: Leases,
+    /// What `table` has heeded.
+    ledger: Arc<Ledger>,
     writer: LeaseWriter<Waiting>,
     orders: mpsc::Receiver<LeaseOrder>,
     quiet: Quiet,
@@ -91,8 +94,8 @@ impl Server {
                     match committed.result {
                         Ok(()) => {
                             self.shared.faults.clear("leases");
-                            self.shared.leases.store(Arc::new(self.table.holders()));
-                            for waiting in committed.waiting {
+                            self.publish(committed.waiting.iter().map(|(record, _)| record));
+                            for (_, waiting) in committed.waiting {
                                 match waiting {
                                     Waiting::Nothing => {}
                                     Waiting::Answer(outgoing) => self.send(outgoing),
@@ -102,7 +105,7 @@ impl Server {
                             }
                         }
                         Err(fault) => {
-                            for waiting in committed.waiting {
+                            for (_, waiting) in committed.waiting {
                                 if let Waiting::Released(_, done) = waiting {
                                     let _ = done.send(Err(ReleaseError::NotDurable(fault.clone())));
                                 }
@@ -128,6 +131,33 @@ impl Server {
         }
     }
 
+    /// Tells TFTP and HTTP who has which address, before its machine is told.
+    fn publish<'a>(&self, records: impl Iterator<Item = &'a Record>) {
+        let mut snapshot = LeaseSnapshot::clone(&self.shared.leases.load());
+        for record in records {
+            match record.state {
+                RecordState::Bound | RecordState::Released => snapshot.give(record.address, record.holder.mac),
+                RecordState::Declined => snapshot.take(record.address),
+            }
+        }
+        self.shared.leases.store(Arc::new(snapshot));
+    }
+
+    /// The latest ledger, of which the lease table knows, too.
+    fn heed(&mut self) {
+        let ledger = self.shared.ledger.snapshot();
+        if Arc::ptr_eq(&ledger, &self.ledger) {
+            return;
+        }
+        for item in self.ledger.devices.diff(&ledger.devices) {
+            match item {
+                DiffItem::Add(mac, device) | DiffItem::Update { new: (mac, device), .. } => self.table.heed(*mac, Some(device)),
+                DiffItem::Remove(mac, _) => self.table.heed(*mac, None),
+            }
+        }
+        self.ledger = ledger;
+    }
+
     /// What a person asks. An address in use stays in use until its machine asks again: see [`lease`].
     fn order(&mut self, order: LeaseOrder, now: Now) {
         match order {
@@ -135,7 +165,7 @@ impl Server {
                 let until = |lease: &lease::Lease| now.wall.saturating_add(lease.until.since(now.mono)).unwrap_or(now.wall);
                 let listed = |(address, lease): (Ipv4Addr, &lease::Lease)| Listed {
                     address,
-                    mac: lease.mac,
+                    mac: lease.holder.mac,
                     state: lease.state,
                     until: until(lease),
                 };
@@ -149,7 +179,7 @@ impl Server {
                     Some(_) if !self.writer.has_room() => ReleaseError::NotServed("the disk is slower than the requests; ask again".into()),
                     Some(held) => {
                         if let Some(record) = self.table.apply(lease::Change::Release { address }, now) {
-                            self.writer.submit(record, Waiting::Released(held.mac, done));
+                            self.writer.submit(record, Waiting::Released(held.holder.mac, done));
                         }
                         return;
                     }
@@ -182,10 +212,10 @@ impl Server {
             }
             return;
         }
-        let ledger = self.shared.ledger.snapshot();
-        let config = &self.shared.config;
-        let view =
-            View { dhcp: &config.dhcp, network: &config.boot_network, boot_port: config.boot_port, ledger: &ledger, leases: &self.table };
+        self.heed();
+        self.table.advance(now.mono);
+        let (ledger, config) = (&self.ledger, &self.shared.config);
+        let view = View { dhcp: &config.dhcp, network: &config.boot_network, boot_port: config.boot_port, ledger, leases: &self.table };
         let Decision { change, reply, reason } = decide(&request, &view, now);
         let record = change.and_then(|change| self.table.apply(change, now));
         let address = reply.as_ref().map(|(packet, _)| packet.yiaddr);
@@ -222,9 +252,10 @@ impl Server {
         if let Some(more) = self.quiet.admit(class(reason), now.mono) {
             tracing::info!(%mac, ?address, kind = ?request.kind, client = ?request.client, more, "DHCP: {}", class(reason));
         }
-        let answered = matches!(reason, Reason::Offered | Reason::Acknowledged | Reason::Informed | Reason::Released);
+        let answered =
+            matches!(reason, Reason::Offered | Reason::OfferedMeanwhile | Reason::Acknowledged | Reason::Informed | Reason::Released);
         self.shared.timelines.sight(mac, "dhcp", class(reason), !answered, now);
-        if reason == Reason::Offered && request.kind == RequestKind::Discover && request.client.boots() {
+        if matches!(reason, Reason::Offered | Reason::OfferedMeanwhile) && request.client.boots() {
             // iPXE's own DISCOVER, also a later one while it waits, belongs to the boot that its firmware began.
             let goes_on = |boot: &Boot| boot.marks.last().is_some_and(|m| matches!(m.step, Step::Dhcp | Step::Loader | Step::Script));
             let chained = request.client == Client::Ipxe && self.shared.timelines.of(mac).as_ref().is_some_and(goes_on);
@@ -248,6 +279,9 @@ impl Server {
 fn class(reason: Reason) -> &'static str {
     match reason {
         Reason::Offered => "offered",
+        Reason::OfferedMeanwhile => {
+            "offered another address: the one that is reserved for the device is another machine's until its lease ends, or of a bound device until that starts anew"
+        }
         Reason::Acknowledged => "acknowledged",
         Reason::Informed => "informed",
         Reason::Released => "released",
@@ -258,6 +292,7 @@ fn class(reason: Reason) -> &'static str {
         Reason::OtherServer => "silent: the client chose another DHCP server",
         Reason::NoRecord => "silent: no record of that address",
         Reason::Contradictory => "silent: contradictory request",
+        Reason::NoBootp => "silent: BOOTP, which spec.dhcp.bootp does not allow",
         Reason::Exhausted => "silent: no address is left; widen spec.dhcp.range",
         Reason::TooManyStrangers => "silent: too many machines that are not in the ledger asked within a minute",
         Reason::NotHolder => "ignored: given back by a machine that does not hold it",

@@ -44,7 +44,7 @@ impl Bench {
         }
         bench.worker("w1").await;
         bench.connections(&[]);
-        bench.shared.leases.store(Arc::new([(ADDRESS_OF_A, A)].into()));
+        bench.shared.leases.store(Arc::new([(ADDRESS_OF_A, A)].into_iter().collect()));
         bench
     }
 

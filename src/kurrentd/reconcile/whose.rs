@@ -22,8 +22,8 @@ impl Addresses {
     /// `unrecorded`: hosts of which only the ledger tells whose they are.
     pub(super) fn new(base: &Nqn, records: &[Record], unrecorded: Vec<(String, MacAddr)>, leases: &LeaseSnapshot) -> Self {
         let mut leased: BTreeMap<MacAddr, Vec<Ipv4Addr>> = BTreeMap::new();
-        for (address, mac) in leases {
-            leased.entry(*mac).or_default().push(*address);
+        for (address, mac) in leases.iter() {
+            leased.entry(mac).or_default().push(address);
         }
         let leased = |mac: MacAddr| leased.get(&mac).into_iter().flatten().copied();
         let mut by_host: BTreeMap<String, Vec<Known>> = BTreeMap::new();

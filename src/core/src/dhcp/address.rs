@@ -35,7 +35,8 @@ pub fn destination(request: &Request, kind: ReplyKind, yiaddr: Ipv4Addr) -> Dest
     }
     match kind {
         ReplyKind::Nak => Destination::Broadcast,
-        ReplyKind::Offer | ReplyKind::Ack if !request.ciaddr.is_unspecified() => Destination::Client(request.ciaddr),
+        // A client that has an address and still asks for one does not get the offer at that address: ciaddr is for REQUEST.
+        ReplyKind::Ack if !request.ciaddr.is_unspecified() => Destination::Client(request.ciaddr),
         ReplyKind::Offer | ReplyKind::Ack if request.broadcast => Destination::Broadcast,
         ReplyKind::Offer | ReplyKind::Ack => Destination::Link { mac: request.mac, address: yiaddr },
     }

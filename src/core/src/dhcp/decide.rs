@@ -7,13 +7,14 @@
 //! another or to give it to another; only the lease's end does, and not even that for a bound device.
 
 use super::address::{Destination, destination};
-use super::lease::{Change, Claim, Leases, Quarantine, Standing, State};
+use super::holder::Holder;
+use super::lease::{Change, Claim, FOREVER_SECS, Leases, Pick, Quarantine, Standing, State};
 use super::msg::{self, ReplyKind, Request, RequestKind, Terms};
-use super::pxe;
-use super::wire::Packet;
-use crate::config::{BootNetwork, Dhcp};
-use crate::id::MacAddr;
-use crate::ledger::{DeviceState, Ledger};
+use super::pool::SubnetId;
+use super::pxe::{self, Client};
+use super::wire::{Packet, option};
+use crate::config::{BootNetwork, Bootp, Dhcp, Subnet};
+use crate::ledger::Ledger;
 use crate::policy::{self, Silence};
 use crate::time::Now;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -29,7 +30,7 @@ pub struct View<'a> {
     pub boot_port: u16,
     /// Devices.
     pub ledger: &'a Ledger,
-    /// Leases.
+    /// Leases, of now ([`Leases::advance`]), which know what the ledger says ([`Leases::heed`]).
     pub leases: &'a Leases,
 }
 
@@ -38,6 +39,8 @@ pub struct View<'a> {
 pub enum Reason {
     /// An address was offered.
     Offered,
+    /// An address was offered to a device that waits for its reserved one, which another machine still has.
+    OfferedMeanwhile,
     /// An address was given.
     Acknowledged,
     /// Parameters without an address.
@@ -58,6 +61,8 @@ pub enum Reason {
     NoRecord,
     /// Silence: the fields contradict each other (RFC 2131 table 5).
     Contradictory,
+    /// Silence: BOOTP, which is not for this machine (`spec.dhcp.bootp`).
+    NoBootp,
     /// Silence: no address is left.
     Exhausted,
     /// Silence: too many machines that are not in the ledger came within a minute.
@@ -93,74 +98,15 @@ impl Decision {
     }
 }
 
-impl View<'_> {
-    fn standing(&self, mac: MacAddr) -> Standing {
-        match self.ledger.device(mac).map(|d| d.state) {
-            None => Standing::Stranger,
-            Some(DeviceState::Bound) => Standing::Bound,
-            Some(DeviceState::Pooled | DeviceState::Revoked) => Standing::Known,
-        }
-    }
-
-    fn claim(&self, mac: MacAddr, address: Ipv4Addr, now: Now) -> Claim {
-        self.leases.claim(mac, address, now.mono, |m| self.standing(m))
-    }
-
-    fn mask(&self) -> u32 {
-        u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(self.network.prefix))).unwrap_or(0)
-    }
-
-    fn on_network(&self, address: Ipv4Addr) -> bool {
-        (address.to_bits() ^ self.network.address.to_bits()) & self.mask() == 0
-    }
-
-    fn terms(&self, request: &Request) -> Terms {
-        let device = self.ledger.device(request.mac);
-        let plane = SocketAddrV4::new(self.network.address, self.boot_port);
-        Terms {
-            server: self.network.address,
-            mask: Ipv4Addr::from_bits(self.mask()),
-            broadcast: Ipv4Addr::from_bits(self.network.address.to_bits() | !self.mask()),
-            router: self.dhcp.local.router,
-            dns: self.dhcp.local.dns.clone(),
-            domain: self.dhcp.local.domain.clone(),
-            hostname: device.and_then(|d| d.bound_worker_id.as_ref()).map(ToString::to_string),
-            boot: pxe::boot_file(&request.client, device.and_then(|d| d.loader.as_deref()), plane),
-        }
-    }
-
-    fn grant(&self, request: &Request, kind: ReplyKind, address: Ipv4Addr) -> Decision {
-        let (mac, secs) = (request.mac, self.dhcp.local.lease_secs);
-        let stranger = self.standing(mac) == Standing::Stranger;
-        let packet = msg::granted(request, kind, address, Some(secs), &self.terms(request));
-        let (change, reason) = match kind {
-            ReplyKind::Offer => (Change::Offer { mac, address, stranger }, Reason::Offered),
-            ReplyKind::Ack | ReplyKind::Nak => (Change::Bind { mac, address, secs, stranger }, Reason::Acknowledged),
-        };
-        Decision { change: Some(change), reply: Some((packet, destination(request, kind, address))), reason }
-    }
-
-    /// Acknowledges an address that nobody holds to a machine that was given none.
-    fn acknowledge_free(&self, request: &Request, address: Ipv4Addr, now: Now) -> Decision {
-        if self.is_one_too_many(request.mac, now) {
-            return Decision::silence(Reason::TooManyStrangers);
-        }
-        let grows = self.standing(request.mac) == Standing::Stranger && self.leases.address_of(request.mac).is_none();
-        if grows && !self.leases.strangers_have_room(now.mono, |m| self.standing(m)) {
-            return Decision::silence(Reason::Exhausted);
-        }
-        self.grant(request, ReplyKind::Ack, address)
-    }
-
-    fn is_one_too_many(&self, mac: MacAddr, now: Now) -> bool {
-        self.standing(mac) == Standing::Stranger && self.leases.address_of(mac).is_none() && !self.leases.admits_newcomer(now.mono)
-    }
-
-    fn refuse(&self, request: &Request, reason: Reason, why: &str) -> Decision {
-        let packet = msg::refused(request, self.network.address, why);
-        let to = destination(request, ReplyKind::Nak, Ipv4Addr::UNSPECIFIED);
-        Decision { change: None, reply: Some((packet, to)), reason }
-    }
+/// One request and what it is judged by.
+struct Case<'a> {
+    request: &'a Request,
+    view: &'a View<'a>,
+    /// The client's.
+    subnet: SubnetId,
+    terms: &'a Subnet,
+    holder: Holder,
+    now: Now,
 }
 
 /// The answer to one request.
@@ -171,121 +117,259 @@ pub fn decide(request: &Request, view: &View<'_>, now: Now) -> Decision {
         Some(Silence::Unknown) => return Decision::silence(Reason::UnknownDevice),
         None => {}
     }
-    let link = request.link_selection.unwrap_or(request.giaddr);
-    if !link.is_unspecified() && !view.on_network(link) {
-        return Decision::silence(Reason::OtherNetwork);
-    }
-    // A reply would go there by our routing table, not to the client.
-    if !request.ciaddr.is_unspecified() && !view.on_network(request.ciaddr) {
-        return Decision::silence(Reason::OtherNetwork);
-    }
-    match request.kind {
-        RequestKind::Discover => discover(request, view, now),
-        RequestKind::Request => request_address(request, view, now),
-        RequestKind::Inform => inform(request, view),
-        RequestKind::Release => release(request, view, now),
-        RequestKind::Decline => decline(request, view, now),
-    }
-}
-
-fn discover(request: &Request, view: &View<'_>, now: Now) -> Decision {
-    if view.is_one_too_many(request.mac, now) {
-        return Decision::silence(Reason::TooManyStrangers);
-    }
-    match view.leases.pick(request.mac, request.requested, now.mono, |m| view.standing(m)) {
-        // A client that has an address and still asks does not get the answer at that address: ciaddr is for REQUEST.
-        Some(address) => view.grant(&Request { ciaddr: Ipv4Addr::UNSPECIFIED, ..request.clone() }, ReplyKind::Offer, address),
-        None => Decision::silence(Reason::Exhausted),
-    }
-}
-
-/// RFC 2131 s4.3.2: the client's state follows from which of server identifier, requested address and ciaddr are there.
-fn request_address(request: &Request, view: &View<'_>, now: Now) -> Decision {
     let ciaddr = Some(request.ciaddr).filter(|a| !a.is_unspecified());
-    match (request.server_id, request.requested, ciaddr) {
-        (Some(server), ..) if server != view.network.address => Decision::note(Change::Withdraw { mac: request.mac }, Reason::OtherServer),
-        // SELECTING. It answers our offer, so a NAK is ours to give.
-        (Some(_), Some(address), None) => match view.claim(request.mac, address, now) {
-            Claim::Own => view.grant(request, ReplyKind::Ack, address),
-            Claim::Free if view.leases.address_of(request.mac).is_some() => view.refuse(request, Reason::Taken, "another address is yours"),
-            Claim::Free => view.acknowledge_free(request, address, now),
-            Claim::Taken | Claim::Outside => view.refuse(request, Reason::Taken, "address not available"),
-        },
-        // INIT-REBOOT.
-        (None, Some(address), None) => init_reboot(request, view, now, address),
-        // RENEWING and REBINDING; a server identifier of ours does no harm.
-        (_, None, Some(address)) => renew(request, view, now, address),
-        (_, Some(address), Some(same)) if address == same => renew(request, view, now, address),
-        (_, Some(_), Some(_)) | (_, None, None) => Decision::silence(Reason::Contradictory),
-    }
-}
-
-fn init_reboot(request: &Request, view: &View<'_>, now: Now, address: Ipv4Addr) -> Decision {
-    if !view.on_network(address) {
-        return view.refuse(request, Reason::WrongNetwork, "address is of another network");
-    }
-    match (view.claim(request.mac, address, now), view.leases.address_of(request.mac)) {
-        (Claim::Own, _) => view.grant(request, ReplyKind::Ack, address),
-        (Claim::Free | Claim::Taken | Claim::Outside, Some(_)) => view.refuse(request, Reason::Taken, "another address is yours"),
-        // RFC 2131 s4.3.2: no record of this client, so silence: the address may be another server's.
-        (Claim::Free | Claim::Taken | Claim::Outside, None) => Decision::silence(Reason::NoRecord),
-    }
-}
-
-/// `Free` is granted: a machine that runs on an address of ours keeps it when our lease file was lost. Not to one that was
-/// given another address, which would become free although it may be in use; an offer is not in use.
-fn renew(request: &Request, view: &View<'_>, now: Now, address: Ipv4Addr) -> Decision {
-    match view.claim(request.mac, address, now) {
-        Claim::Own => view.grant(request, ReplyKind::Ack, address),
-        Claim::Free | Claim::Taken if view.leases.given_to(request.mac).is_some() => {
-            view.refuse(request, Reason::Taken, "another address is yours")
-        }
-        Claim::Free => view.acknowledge_free(request, address, now),
-        // It runs on the address, so it was not this machine that declined it.
-        Claim::Taken if view.leases.lease(address).is_some_and(|l| l.state == State::Declined && l.mac == request.mac) => {
-            view.grant(request, ReplyKind::Ack, address)
-        }
-        Claim::Taken => view.refuse(request, Reason::Taken, "address is another's now"),
-        Claim::Outside => Decision::silence(Reason::NoRecord),
-    }
-}
-
-fn inform(request: &Request, view: &View<'_>) -> Decision {
-    if request.ciaddr.is_unspecified() {
-        return Decision::silence(Reason::Contradictory);
-    }
-    let packet = msg::granted(request, ReplyKind::Ack, Ipv4Addr::UNSPECIFIED, None, &view.terms(request));
-    let to = destination(request, ReplyKind::Ack, request.ciaddr);
-    Decision { change: None, reply: Some((packet, to)), reason: Reason::Informed }
-}
-
-fn release(request: &Request, view: &View<'_>, now: Now) -> Decision {
-    match not_to_give_back(request, view, now, request.ciaddr) {
-        Some(reason) => Decision::silence(reason),
-        None => Decision::note(Change::Release { address: request.ciaddr }, Reason::Released),
-    }
-}
-
-fn decline(request: &Request, view: &View<'_>, now: Now) -> Decision {
-    let address = request.requested.unwrap_or(Ipv4Addr::UNSPECIFIED);
-    if let Some(reason) = not_to_give_back(request, view, now, address) {
-        return Decision::silence(reason);
-    }
-    let instead_of = match view.leases.quarantine(request.mac, |m| view.standing(m)) {
-        Quarantine::Room => None,
-        Quarantine::InsteadOf(oldest) => Some(oldest),
-        Quarantine::Full => return Decision::silence(Reason::TooManyDeclined),
+    // Who renews by unicast is behind a router and tells of it by its own address only (RFC 2131 s4.3.2, RENEWING).
+    let subnet = match (request.giaddr.is_unspecified(), ciaddr) {
+        (false, _) => view.leases.subnet_of(request.link_selection.unwrap_or(request.giaddr)),
+        (true, Some(ciaddr)) => view.leases.subnet_of(ciaddr),
+        (true, None) => Some(SubnetId::LOCAL),
     };
-    Decision::note(Change::Decline { address, instead_of }, Reason::Declined)
+    // To an address of another network a reply would go by our routing table, not to the client.
+    let reachable = ciaddr.is_none_or(|a| view.leases.subnet_of(a).is_some());
+    let Some(subnet) = subnet.filter(|_| reachable) else { return Decision::silence(Reason::OtherNetwork) };
+    // What is given back names its subnet itself.
+    let subnet = match request.kind {
+        RequestKind::Release => view.leases.subnet_of(request.ciaddr),
+        RequestKind::Decline => request.requested.and_then(|a| view.leases.subnet_of(a)),
+        RequestKind::Discover | RequestKind::Request | RequestKind::Inform | RequestKind::Bootp => Some(subnet),
+    };
+    let Some((subnet, terms)) = subnet.and_then(|id| Some((id, view.dhcp.subnets().nth(id.index())?))) else {
+        return Decision::silence(Reason::NotHolder);
+    };
+    let holder = Holder::of(view.leases, view.dhcp.lease_key, request.mac, request.echoed(option::CLIENT_ID), subnet);
+    let case = Case { request, view, subnet, terms, holder, now };
+    match request.kind {
+        RequestKind::Discover => case.discover(),
+        RequestKind::Request => case.request_address(),
+        RequestKind::Inform => case.inform(),
+        RequestKind::Release => case.release(),
+        RequestKind::Decline => case.decline(),
+        RequestKind::Bootp => case.bootp(),
+    }
 }
 
-/// Why a RELEASE or DECLINE of this address counts for nothing, if so.
-fn not_to_give_back(request: &Request, view: &View<'_>, now: Now, address: Ipv4Addr) -> Option<Reason> {
-    if request.server_id.is_some_and(|server| server != view.network.address) {
-        return Some(Reason::OtherServer);
+impl Case<'_> {
+    fn is_stranger(&self) -> bool {
+        self.view.leases.standing(self.holder.mac) == Standing::Stranger
     }
-    let bound = view.leases.lease(address).is_some_and(|lease| lease.state == State::Bound);
-    (!bound || view.claim(request.mac, address, now) != Claim::Own).then_some(Reason::NotHolder)
+
+    fn claim(&self, address: Ipv4Addr) -> Claim {
+        self.view.leases.claim(self.holder, self.subnet, address, self.now.mono)
+    }
+
+    /// Its address here, or the one that it was offered.
+    fn own(&self) -> Option<Ipv4Addr> {
+        self.view.leases.address_of(self.holder, self.subnet)
+    }
+
+    /// Whether a server identifier means us: by our address, or by what our relay has us call ourselves (RFC 5107).
+    fn means_us(&self, server: Ipv4Addr) -> bool {
+        server == self.view.network.address || self.request.server_override == Some(server)
+    }
+
+    fn server_id(&self) -> Ipv4Addr {
+        self.request.server_override.unwrap_or(self.view.network.address)
+    }
+
+    fn terms(&self) -> Terms {
+        let (own, subnet) = (self.view.network.address, self.terms);
+        let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(subnet.prefix))).unwrap_or(0);
+        let device = self.view.ledger.device(self.request.mac);
+        // BOOTP says nothing of an architecture: only a loader that was chosen for the device can be right.
+        let chosen_only = Client::Firmware(Vec::new());
+        let client = match (self.request.kind, &self.request.client) {
+            (RequestKind::Bootp, Client::System) => &chosen_only,
+            (_, client) => client,
+        };
+        let plane = SocketAddrV4::new(own, self.view.boot_port);
+        Terms {
+            server_id: self.server_id(),
+            server: own,
+            mask: Ipv4Addr::from_bits(mask),
+            broadcast: Ipv4Addr::from_bits(subnet.address.to_bits() | !mask),
+            router: subnet.router,
+            dns: subnet.dns.clone(),
+            domain: subnet.domain.clone(),
+            hostname: device.and_then(|d| d.bound_worker_id.as_ref()).map(ToString::to_string),
+            boot: pxe::boot_file(client, device.and_then(|d| d.loader.as_deref()), plane),
+        }
+    }
+
+    fn grant(&self, kind: ReplyKind, address: Ipv4Addr) -> Decision {
+        let (holder, secs) = (self.holder, self.terms.lease_secs);
+        let packet = msg::granted(self.request, kind, address, Some(secs), &self.terms());
+        let (change, reason) = match kind {
+            ReplyKind::Offer => (Change::Offer { holder, address }, Reason::Offered),
+            ReplyKind::Ack | ReplyKind::Nak => (Change::Bind { holder, address, secs }, Reason::Acknowledged),
+        };
+        Decision { change: Some(change), reply: Some((packet, destination(self.request, kind, address))), reason }
+    }
+
+    /// Acknowledges an address that nobody holds to a machine that was given none.
+    fn acknowledge_free(&self, address: Ipv4Addr) -> Decision {
+        if self.is_one_too_many() {
+            return Decision::silence(Reason::TooManyStrangers);
+        }
+        let grows = self.is_stranger() && self.own().is_none();
+        if grows && !self.view.leases.strangers_have_room(self.subnet) {
+            return Decision::silence(Reason::Exhausted);
+        }
+        self.grant(ReplyKind::Ack, address)
+    }
+
+    fn is_one_too_many(&self) -> bool {
+        let admits = self.view.leases.admits_newcomer(self.now.mono, self.view.dhcp.newcomers_per_minute);
+        !admits && self.is_stranger() && self.own().is_none()
+    }
+
+    fn refuse(&self, reason: Reason, why: &str) -> Decision {
+        let packet = msg::refused(self.request, self.server_id(), why);
+        let to = destination(self.request, ReplyKind::Nak, Ipv4Addr::UNSPECIFIED);
+        Decision { change: None, reply: Some((packet, to)), reason }
+    }
+
+    fn pick(&self, asked: Option<Ipv4Addr>) -> Result<Pick, Reason> {
+        if self.is_one_too_many() {
+            return Err(Reason::TooManyStrangers);
+        }
+        self.view.leases.pick(self.holder, self.subnet, asked, self.now.mono).ok_or(Reason::Exhausted)
+    }
+
+    fn discover(&self) -> Decision {
+        match self.pick(self.request.requested) {
+            Err(reason) => Decision::silence(reason),
+            Ok(Pick { address, waits_for: None }) => self.grant(ReplyKind::Offer, address),
+            Ok(Pick { address, waits_for: Some(_) }) => {
+                Decision { reason: Reason::OfferedMeanwhile, ..self.grant(ReplyKind::Offer, address) }
+            }
+        }
+    }
+
+    /// RFC 2131 s4.3.2: the client's state follows from which of server identifier, requested address and ciaddr are there.
+    fn request_address(&self) -> Decision {
+        let ciaddr = Some(self.request.ciaddr).filter(|a| !a.is_unspecified());
+        match (self.request.server_id, self.request.requested, ciaddr) {
+            (Some(server), ..) if !self.means_us(server) => self.withdraw(),
+            (Some(_), Some(address), None) => self.selecting(address),
+            (None, Some(address), None) => self.init_reboot(address),
+            // RENEWING and REBINDING; a server identifier of ours does no harm.
+            (_, None, Some(address)) => self.renew(address),
+            (_, Some(address), Some(same)) if address == same => self.renew(address),
+            (_, Some(_), Some(_)) | (_, None, None) => Decision::silence(Reason::Contradictory),
+        }
+    }
+
+    fn withdraw(&self) -> Decision {
+        Decision::note(Change::Withdraw { holder: self.holder, subnet: self.subnet }, Reason::OtherServer)
+    }
+
+    /// It answers our offer, so a NAK is ours to give.
+    fn selecting(&self, address: Ipv4Addr) -> Decision {
+        match self.claim(address) {
+            Claim::Own => self.grant(ReplyKind::Ack, address),
+            // With RFC 5107 all servers behind the relay have one name: it may well be another's offer that is taken.
+            Claim::Free | Claim::Taken | Claim::Outside if self.request.server_override.is_some() => self.withdraw(),
+            Claim::Free if self.own().is_some() => self.refuse(Reason::Taken, "another address is yours"),
+            Claim::Free => self.acknowledge_free(address),
+            Claim::Taken | Claim::Outside => self.refuse(Reason::Taken, "address not available"),
+        }
+    }
+
+    fn init_reboot(&self, address: Ipv4Addr) -> Decision {
+        if self.view.leases.subnet_of(address) != Some(self.subnet) {
+            return self.refuse(Reason::WrongNetwork, "address is of another network");
+        }
+        match (self.claim(address), self.own()) {
+            (Claim::Own, _) => self.grant(ReplyKind::Ack, address),
+            (Claim::Free | Claim::Taken | Claim::Outside, Some(_)) => self.refuse(Reason::Taken, "another address is yours"),
+            // RFC 2131 s4.3.2: no record of this client, so silence: the address may be another server's.
+            (Claim::Free | Claim::Taken | Claim::Outside, None) => Decision::silence(Reason::NoRecord),
+        }
+    }
+
+    /// `Free` is granted: a machine that runs on an address of ours keeps it when our lease file was lost. Not to one that was
+    /// given another address, which would become free although it may be in use; an offer is not in use.
+    fn renew(&self, address: Ipv4Addr) -> Decision {
+        if self.view.leases.subnet_of(address) != Some(self.subnet) {
+            // Its relay says that it has moved from one network of ours to another.
+            return self.refuse(Reason::WrongNetwork, "address is of another network");
+        }
+        match self.claim(address) {
+            Claim::Own => self.grant(ReplyKind::Ack, address),
+            Claim::Free | Claim::Taken if self.view.leases.given_to(self.holder, self.subnet).is_some() => {
+                self.refuse(Reason::Taken, "another address is yours")
+            }
+            Claim::Free => self.acknowledge_free(address),
+            // It runs on the address, so it was not this machine that declined it.
+            Claim::Taken if self.view.leases.lease(address).is_some_and(|l| l.state == State::Declined && l.holder == self.holder) => {
+                self.grant(ReplyKind::Ack, address)
+            }
+            Claim::Taken => self.refuse(Reason::Taken, "address is another's now"),
+            Claim::Outside => Decision::silence(Reason::NoRecord),
+        }
+    }
+
+    fn inform(&self) -> Decision {
+        if self.request.ciaddr.is_unspecified() {
+            return Decision::silence(Reason::Contradictory);
+        }
+        let packet = msg::granted(self.request, ReplyKind::Ack, Ipv4Addr::UNSPECIFIED, None, &self.terms());
+        let to = destination(self.request, ReplyKind::Ack, self.request.ciaddr);
+        Decision { change: None, reply: Some((packet, to)), reason: Reason::Informed }
+    }
+
+    fn release(&self) -> Decision {
+        match self.not_to_give_back(self.request.ciaddr) {
+            Some(reason) => Decision::silence(reason),
+            None => Decision::note(Change::Release { address: self.request.ciaddr }, Reason::Released),
+        }
+    }
+
+    fn decline(&self) -> Decision {
+        let address = self.request.requested.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        if let Some(reason) = self.not_to_give_back(address) {
+            return Decision::silence(reason);
+        }
+        let instead_of = match self.view.leases.quarantine(self.holder.mac, self.subnet) {
+            Quarantine::Room => None,
+            Quarantine::InsteadOf(oldest) => Some(oldest),
+            Quarantine::Full => return Decision::silence(Reason::TooManyDeclined),
+        };
+        Decision::note(Change::Decline { address, instead_of }, Reason::Declined)
+    }
+
+    /// Why a RELEASE or DECLINE of this address counts for nothing, if so.
+    fn not_to_give_back(&self, address: Ipv4Addr) -> Option<Reason> {
+        if self.request.server_id.is_some_and(|server| !self.means_us(server)) {
+            return Some(Reason::OtherServer);
+        }
+        let bound = self.view.leases.lease(address).is_some_and(|l| l.state == State::Bound && l.holder == self.holder);
+        (!bound).then_some(Reason::NotHolder)
+    }
+
+    /// RFC 1534 s2: a BOOTP client knows no lease, so its address is its own for good.
+    fn bootp(&self) -> Decision {
+        match self.view.dhcp.bootp {
+            Bootp::Off => return Decision::silence(Reason::NoBootp),
+            Bootp::Known if self.is_stranger() => return Decision::silence(Reason::NoBootp),
+            Bootp::Known | Bootp::On => {}
+        }
+        if !self.request.ciaddr.is_unspecified() {
+            // RFC 951 s3: it knows its address, and wants to be told what to boot.
+            let packet = msg::bootp_reply(self.request, Ipv4Addr::UNSPECIFIED, &self.terms());
+            let to = destination(self.request, ReplyKind::Ack, self.request.ciaddr);
+            return Decision { change: None, reply: Some((packet, to)), reason: Reason::Informed };
+        }
+        match self.pick(None) {
+            Err(reason) => Decision::silence(reason),
+            Ok(Pick { address, .. }) => {
+                let packet = msg::bootp_reply(self.request, address, &self.terms());
+                let change = Change::Bind { holder: self.holder, address, secs: FOREVER_SECS };
+                let to = destination(self.request, ReplyKind::Ack, address);
+                Decision { change: Some(change), reply: Some((packet, to)), reason: Reason::Acknowledged }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

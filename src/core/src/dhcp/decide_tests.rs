@@ -1,9 +1,11 @@
 //! The rules of RFC 2131 s4.3 and of the product, one test each; then random clients against the invariants.
 
-use super::super::testing::{SERVER, World, at, mac, packet, request};
+use super::super::testing::{SERVER, World, at, mac, packet, relayed, request};
 use super::super::wire::{FLAG_BROADCAST, option};
 use super::*;
 use crate::dhcp::msg::request as read;
+use crate::id::MacAddr;
+use crate::ledger::DeviceState;
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 
@@ -237,8 +239,8 @@ fn relays_of_other_networks_are_met_with_silence_and_link_selection_counts() {
     let elsewhere = Ipv4Addr::new(192, 0, 2, 1);
     let discover = request(DISCOVER, mac(1), &[]);
     assert_eq!(world.ask(&Request { giaddr: elsewhere, ..discover.clone() }, at(0)).reason, Reason::OtherNetwork);
-    let selected = request(DISCOVER, mac(1), &[(82, &[1, 2, 0, 9, 5, 4, 10, 77, 0, 0])]);
-    let (packet, to) = world.ask(&Request { giaddr: elsewhere, ..selected }, at(0)).reply.unwrap();
+    let selected = relayed(elsewhere, DISCOVER, mac(1), &[(82, &[1, 2, 0, 9, 5, 4, 10, 77, 0, 0])]);
+    let (packet, to) = world.ask(&selected, at(0)).reply.unwrap();
     assert_eq!(to, Destination::Relay(elsewhere));
     assert_eq!(packet.options.bytes(82), Some(&[1, 2, 0, 9, 5, 4, 10, 77, 0, 0][..]));
 }
@@ -294,17 +296,14 @@ fn a_wall_clock_that_jumps_does_not_end_leases() {
 #[test]
 fn leases_survive_a_restart_and_none_is_longer_than_a_lease() {
     let mut world = World::with_range(100, 101);
-    let records = [1, 2].map(|n| {
-        world.leases.apply(Change::Bind { mac: mac(n), address: address(99 + n), secs: 3600, stranger: true }, at(n.into())).unwrap()
-    });
-    let range = super::super::range::Range::new(address(100), address(101), []);
+    let records = [1, 2]
+        .map(|n| world.leases.apply(Change::Bind { holder: mac(n).into(), address: address(99 + n), secs: 3600 }, at(n.into())).unwrap());
     let late = Now { mono: at(5).mono, wall: at(3602).wall };
-    let restored = Leases::restore(range, &records, 3600, late);
+    let restored = Leases::restore(&world.config.dhcp, SERVER, &records, late);
     assert_eq!(restored.lease(address(100)).unwrap().until, late.mono);
-    assert_eq!(restored.address_of(mac(2)), Some(address(101)));
+    assert_eq!(restored.address_of(mac(2).into(), SubnetId::LOCAL), Some(address(101)));
     let early = Now { mono: at(5).mono, wall: crate::time::Wall::UNIX_EPOCH };
-    let range = super::super::range::Range::new(address(100), address(101), []);
-    let restored = Leases::restore(range, &records, 3600, early);
+    let restored = Leases::restore(&world.config.dhcp, SERVER, &records, early);
     assert_eq!(restored.lease(address(100)).unwrap().until, at(3605).mono);
 }
 

@@ -1,12 +1,14 @@
 //! What strangers cannot do: take or move an address with forged messages, silence new machines, take the whole range.
 
-use super::super::lease::MAX_NEWCOMERS;
-use super::super::range::Range;
 use super::super::testing::{SERVER, World, at, mac, request};
 use super::tests::{DECLINE, DISCOVER, RELEASE, REQUEST, address, held, kind_of, offered, renew, select};
 use super::*;
+use crate::id::MacAddr;
+use crate::ledger::DeviceState;
 
 const NAK: u8 = 6;
+/// `newcomersPerMinute` here.
+const MAX_NEWCOMERS: u32 = 128;
 const YEAR: u64 = 365 * 86_400;
 
 /// A MAC nobody has seen.
@@ -104,7 +106,7 @@ fn an_offer_is_taken_or_left_and_does_not_stop_a_machine_that_runs_on_another_ad
     let mut world = World::default();
     assert_eq!(offered(&mut world, mac(1), 0), own);
     assert_eq!(world.ask(&renew(mac(1), other), at(1)).reason, Reason::Acknowledged);
-    assert_eq!(world.leases.address_of(mac(1)), Some(other));
+    assert_eq!(world.leases.address_of(mac(1).into(), SubnetId::LOCAL), Some(other));
 }
 
 #[test]
@@ -124,7 +126,7 @@ fn declines_in_the_name_of_a_bound_device_free_none_of_its_addresses_and_do_not_
         let got = held(&mut world, mac(1));
         match world.ask(&decline(mac(1), got), at(turn)).reason {
             Reason::Declined => declined.push(got),
-            reason => assert_eq!((reason, world.leases.address_of(mac(1))), (Reason::TooManyDeclined, Some(got))),
+            reason => assert_eq!((reason, world.leases.address_of(mac(1).into(), SubnetId::LOCAL)), (Reason::TooManyDeclined, Some(got))),
         }
     }
     declined.sort();
@@ -164,8 +166,11 @@ fn an_address_that_a_device_declined_is_anybodys_again_once_it_is_not_bound() {
 /// A range of 60000 addresses.
 fn big_world() -> World {
     let mut world = World::default();
-    world.config.boot_network.prefix = 8;
-    world.leases = Leases::new(Range::new(Ipv4Addr::new(10, 78, 0, 0), Ipv4Addr::new(10, 78, 234, 95), [SERVER]));
+    let dhcp = &mut world.config.dhcp;
+    dhcp.newcomers_per_minute = MAX_NEWCOMERS;
+    dhcp.local.prefix = 8;
+    (dhcp.local.range_start, dhcp.local.range_end) = (Ipv4Addr::new(10, 78, 0, 0), Ipv4Addr::new(10, 78, 234, 95));
+    world.leases = Leases::new(dhcp, SERVER);
     world
 }
 
@@ -186,7 +191,7 @@ fn a_flood_of_random_macs_stops_at_the_budget_and_new_machines_come_in_again_aft
         }
         assert_eq!(offers, MAX_NEWCOMERS, "minute {minute}");
         // Offers that nobody takes are forgotten, not kept for ever.
-        let open = (0..=n).filter(|n| world.leases.address_of(forged(*n)).is_some()).count();
+        let open = (0..=n).filter(|n| world.leases.address_of(forged(*n).into(), SubnetId::LOCAL).is_some()).count();
         assert_eq!(open, usize::try_from(MAX_NEWCOMERS).unwrap());
     }
     held(&mut world, mac(1));
@@ -237,5 +242,5 @@ fn strangers_take_seven_eighths_of_the_range_and_the_ledgers_devices_find_the_re
     }
     // When the leases of strangers are over, a new machine gets one of those, never one of the devices'.
     let given = offered(&mut world, forged(9999), 8000);
-    assert!((1..=12).all(|n| world.leases.address_of(mac(n)) != Some(given)));
+    assert!((1..=12).all(|n| world.leases.address_of(mac(n).into(), SubnetId::LOCAL) != Some(given)));
 }

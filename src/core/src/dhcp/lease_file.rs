@@ -5,16 +5,21 @@
 //! 2026-11-30T02:15:00Z 10.77.0.101 52:54:00:12:34:56 bound 5f3a9c01
 //! ```
 //!
-//! Each line is: until when, address, MAC, state, CRC-32 of what stands before it. A power cut can only spoil the end of
-//! the file, which was never acknowledged: a spoilt *end* is cut off; a spoilt line with good lines after it is corruption.
+//! Each line is: until when, address, MAC, state, the client's digest if leases go by client-id, CRC-32 of what stands before
+//! it. A power cut can only spoil the end of the file, which was never acknowledged: a spoilt *end* is cut off; a spoilt line with good lines after it is corruption.
 
-use crate::id::MacAddr;
-use crate::time::Wall;
+use super::holder::{ClientId, Holder};
+use crate::time::{Now, Wall};
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 /// First line: name and version of the format.
 pub const HEADER: &str = "kurrent-leases 1";
 const HEADER_NAME: &str = "kurrent-leases ";
+/// 9999-01-01T00:00:00Z: from then on a lease counts as one that does not end.
+const FOREVER_SECOND: i64 = 253_370_764_800;
+/// A lease of so many seconds does not end (RFC 2131 s3.3).
+const INFINITE: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// What happened to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +33,12 @@ pub enum RecordState {
 }
 
 /// One line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Which address.
     pub address: Ipv4Addr,
     /// Whose.
-    pub mac: MacAddr,
+    pub holder: Holder,
     /// What happened.
     pub state: RecordState,
     /// Until when, for people and for the next start.
@@ -66,6 +71,22 @@ pub struct Contents {
 }
 
 impl Record {
+    /// What happened now, and for how long it holds.
+    #[must_use]
+    pub fn new(address: Ipv4Addr, holder: Holder, state: RecordState, lasts: Duration, now: Now) -> Self {
+        let until = match lasts {
+            INFINITE => Wall::from_second(FOREVER_SECOND).unwrap_or(Wall::MAX),
+            lasts => now.wall.saturating_add(lasts).unwrap_or(now.wall),
+        };
+        Self { address, holder, state, until }
+    }
+
+    /// Whether the lease does not end.
+    #[must_use]
+    pub fn is_forever(&self) -> bool {
+        self.until.as_second() >= FOREVER_SECOND
+    }
+
     /// The line, with its newline.
     #[must_use]
     pub fn line(&self) -> String {
@@ -75,7 +96,8 @@ impl Record {
             RecordState::Declined => "declined",
         };
         let until = Wall::from_second(self.until.as_second()).unwrap_or(self.until);
-        let text = format!("{until} {} {} {state}", self.address, self.mac);
+        let id = self.holder.id.map_or_else(String::new, |id| format!(" {id}"));
+        let text = format!("{until} {} {} {state}{id}", self.address, self.holder.mac);
         format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()))
     }
 
@@ -95,7 +117,15 @@ impl Record {
             "declined" => RecordState::Declined,
             _ => return Err("the state is none of bound, released, declined"),
         };
-        Ok(Self { address, mac, state, until })
+        let id = match words.next() {
+            None => None,
+            Some(id) => {
+                let mut octets = [0; 16];
+                hex::decode_to_slice(id, &mut octets).map_err(|_| "the client is not 32 hexadecimal digits")?;
+                Some(ClientId(octets))
+            }
+        };
+        Ok(Self { address, holder: Holder { mac, id }, state, until })
     }
 }
 
@@ -141,12 +171,13 @@ fn cut_header(octets: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::MacAddr;
     use proptest::prelude::*;
 
     fn record(last: u8) -> Record {
         Record {
             address: Ipv4Addr::new(10, 77, 0, last),
-            mac: MacAddr([2, 0, 0, 0, 0, last]),
+            holder: MacAddr([2, 0, 0, 0, 0, last]).into(),
             state: RecordState::Bound,
             until: "2026-11-30T02:15:00Z".parse().unwrap(),
         }
@@ -161,6 +192,16 @@ mod tests {
     fn lines_are_readable_by_people() {
         let line = record(9).line();
         assert!(line.starts_with("2026-11-30T02:15:00Z 10.77.0.9 02:00:00:00:00:09 bound "), "{line}");
+    }
+
+    #[test]
+    fn a_client_of_a_machine_and_a_lease_without_end_are_read_back() {
+        let holder = Holder { mac: MacAddr([2, 0, 0, 0, 0, 9]), id: Some(ClientId([7; 16])) };
+        let now = Now { mono: Default::default(), wall: record(9).until };
+        let written = Record::new(record(9).address, holder, RecordState::Bound, INFINITE, now);
+        assert!(written.line().starts_with("9999-01-01T00:00:00Z 10.77.0.9 "), "{}", written.line());
+        assert_eq!(parse(&file(&[written, record(1)])).unwrap().records, [written, record(1)]);
+        assert!(written.is_forever() && !record(1).is_forever());
     }
 
     #[test]

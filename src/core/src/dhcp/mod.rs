@@ -2,16 +2,20 @@
 //!
 //! `wire` octets <-> [`wire::Packet`]; `msg` Packet -> [`msg::Request`], [`msg::Reply`] -> Packet; `pxe` which network boot
 //! client asks and what it is given; `decide` the answer; `address` where it goes (RFC 2131 s4.1); `lease` who holds which
-//! address, of which `range`; `lease_file` its text form; `client` the uplink's client.
+//! address: `table` the table itself, `holder` whose a lease is, `pool` one subnet, `range` its dynamic addresses; `lease_file` the
+//! text form; `client` the uplink's client.
 
 pub mod address;
 pub mod client;
 pub mod decide;
+pub mod holder;
 pub mod lease;
 pub mod lease_file;
 pub mod msg;
+pub mod pool;
 pub mod pxe;
 pub mod range;
+pub mod table;
 pub mod wire;
 
 pub use decide::{Decision, Reason, View, decide};

@@ -1,7 +1,7 @@
 //! [`Packet`] -> [`Request`], [`Reply`] -> [`Packet`].
 
 use super::pxe::{self, BootFile, Client};
-use super::wire::{DEFAULT_MESSAGE_BYTES, FLAG_BROADCAST, HTYPE_ETHERNET, OP_REPLY, OP_REQUEST, Packet, option};
+use super::wire::{DEFAULT_MESSAGE_BYTES, FLAG_BROADCAST, HTYPE_ETHERNET, MIN_MESSAGE_BYTES, OP_REPLY, OP_REQUEST, Packet, option};
 use crate::id::MacAddr;
 use std::net::Ipv4Addr;
 
@@ -10,6 +10,11 @@ const MAX_MESSAGE_BYTES: usize = 1500 - 28;
 
 /// iPXE setting 175.176: do not wait seconds for a proxy's offer, there is none.
 const IPXE_NO_PROXY_DHCP: [u8; 3] = [176, 1, 1];
+
+/// Suboption of option 82 (RFC 3527).
+const SUBOPTION_LINK_SELECTION: u8 = 5;
+/// Suboption of option 82 (RFC 5107).
+const SUBOPTION_SERVER_OVERRIDE: u8 = 11;
 
 /// What a client's message is (RFC 2132 s9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +29,8 @@ pub enum RequestKind {
     Release,
     /// 8.
     Inform,
+    /// No option 53: BOOTP (RFC 951, 1534).
+    Bootp,
 }
 
 /// What a server's message is (RFC 2132 s9.6).
@@ -64,10 +71,20 @@ pub struct Request {
     pub max_reply_bytes: usize,
     /// Options echoed as they came: 61 (RFC 6842), 97 (RFC 4578), 82 (RFC 3046).
     pub echoed: Vec<(u8, Vec<u8>)>,
-    /// Suboption 5 of option 82 (RFC 3527).
+    /// Suboption 5 of option 82 (RFC 3527): the link that the client is on. Only a relay's word, so never without `giaddr`.
     pub link_selection: Option<Ipv4Addr>,
+    /// Suboption 11 of option 82 (RFC 5107): the address that the client shall know as its server's. As above.
+    pub server_override: Option<Ipv4Addr>,
     /// Which network boot client asks.
     pub client: Client,
+}
+
+impl Request {
+    /// An option that is echoed.
+    #[must_use]
+    pub fn echoed(&self, code: u8) -> Option<&[u8]> {
+        self.echoed.iter().find(|(c, _)| *c == code).map(|(_, value)| value.as_slice())
+    }
 }
 
 /// Why a well-formed packet is not a request that is served.
@@ -77,8 +94,6 @@ pub enum NotRequest {
     NotFromClient,
     /// Not an Ethernet address of one machine.
     HardwareAddress,
-    /// No option 53: plain BOOTP.
-    Bootp,
     /// A message type that clients do not send to servers.
     MessageType(u8),
 }
@@ -98,7 +113,7 @@ pub fn request(packet: &Packet) -> Result<Request, NotRequest> {
     }
     let options = &packet.options;
     let kind = match options.bytes(option::MESSAGE_TYPE) {
-        None => return Err(NotRequest::Bootp),
+        None => RequestKind::Bootp,
         Some([1]) => RequestKind::Discover,
         Some([3]) => RequestKind::Request,
         Some([4]) => RequestKind::Decline,
@@ -106,6 +121,7 @@ pub fn request(packet: &Packet) -> Result<Request, NotRequest> {
         Some([8]) => RequestKind::Inform,
         Some(other) => return Err(NotRequest::MessageType(other.first().copied().unwrap_or_default())),
     };
+    let relay = options.bytes(option::RELAY_AGENT).filter(|_| !packet.giaddr.is_unspecified()).unwrap_or_default();
     let max_message = options.exact::<2>(option::MAX_MESSAGE_SIZE).map_or(0, u16::from_be_bytes);
     let echoed = [option::CLIENT_ID, option::CLIENT_MACHINE_ID, option::RELAY_AGENT];
     Ok(Request {
@@ -120,19 +136,23 @@ pub fn request(packet: &Packet) -> Result<Request, NotRequest> {
         server_id: options.address(option::SERVER_ID),
         wanted: options.bytes(option::PARAMETER_LIST).unwrap_or_default().to_vec(),
         // Option 57 counts the IP and UDP headers; values under its own minimum are nonsense and ignored.
-        max_reply_bytes: usize::from(max_message).saturating_sub(28).clamp(DEFAULT_MESSAGE_BYTES, MAX_MESSAGE_BYTES),
+        max_reply_bytes: match kind {
+            RequestKind::Bootp => MIN_MESSAGE_BYTES,
+            _ => usize::from(max_message).saturating_sub(28).clamp(DEFAULT_MESSAGE_BYTES, MAX_MESSAGE_BYTES),
+        },
         echoed: echoed.into_iter().filter_map(|code| Some((code, options.bytes(code)?.to_vec()))).collect(),
-        link_selection: options.bytes(option::RELAY_AGENT).and_then(link_selection),
+        link_selection: relayed_address(relay, SUBOPTION_LINK_SELECTION),
+        server_override: relayed_address(relay, SUBOPTION_SERVER_OVERRIDE),
         client: pxe::identify(options),
     })
 }
 
-fn link_selection(mut suboptions: &[u8]) -> Option<Ipv4Addr> {
-    const LINK_SELECTION: u8 = 5;
+/// A suboption of option 82 that is one address; `0.0.0.0` says nothing.
+fn relayed_address(mut suboptions: &[u8], wanted: u8) -> Option<Ipv4Addr> {
     while let [code, len, tail @ ..] = suboptions {
         let (value, rest) = tail.split_at_checked(usize::from(*len))?;
-        if *code == LINK_SELECTION {
-            return <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from);
+        if *code == wanted {
+            return <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from).filter(|a| !a.is_unspecified());
         }
         suboptions = rest;
     }
@@ -142,7 +162,9 @@ fn link_selection(mut suboptions: &[u8]) -> Option<Ipv4Addr> {
 /// What is told to a client besides its address; the same in OFFER and ACK (systemd 27471).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Our address: option 54, `siaddr`.
+    /// Option 54: our address, or what the relay said (RFC 5107).
+    pub server_id: Ipv4Addr,
+    /// Our address on the boot network: `siaddr`, and where boot files are. Clients of all subnets have a route to it.
     pub server: Ipv4Addr,
     /// Option 1.
     pub mask: Ipv4Addr,
@@ -163,7 +185,7 @@ pub struct Terms {
 /// An OFFER or ACK. `lease_secs` is absent in the answer to an INFORM, which must have no lease (RFC 2131 s4.3.5).
 #[must_use]
 pub fn granted(request: &Request, kind: ReplyKind, yiaddr: Ipv4Addr, lease_secs: Option<u32>, terms: &Terms) -> Packet {
-    let mut packet = head(request, kind, terms.server);
+    let mut packet = head(request, kind, terms.server_id);
     packet.yiaddr = yiaddr;
     if kind == ReplyKind::Ack {
         packet.ciaddr = request.ciaddr;
@@ -181,6 +203,34 @@ pub fn granted(request: &Request, kind: ReplyKind, yiaddr: Ipv4Addr, lease_secs:
     if let Some(name) = &terms.hostname {
         packet.options.push(option::HOST_NAME, name.as_bytes());
     }
+    network_options(&mut packet, request, terms);
+    if let Some(secs) = lease_secs {
+        // RFC 2131 s4.4.5: T1 is half, T2 seven eighths.
+        packet.options.push(option::RENEWAL_TIME, &(secs / 2).to_be_bytes());
+        packet.options.push(option::REBINDING_TIME, &(secs - secs / 8).to_be_bytes());
+    }
+    packet
+}
+
+/// A BOOTREPLY (RFC 951, 1542). What does not fit into the 64 octets of `vend` is left out from the end.
+#[must_use]
+pub fn bootp_reply(request: &Request, yiaddr: Ipv4Addr, terms: &Terms) -> Packet {
+    let mut packet = bare(request);
+    (packet.ciaddr, packet.yiaddr) = (request.ciaddr, yiaddr);
+    packet.options.push(option::SUBNET_MASK, &terms.mask.octets());
+    network_options(&mut packet, request, terms);
+    if let BootFile::Tftp(name) = &terms.boot {
+        (packet.siaddr, packet.sname, packet.file) = (terms.server, terms.server.to_string().into_bytes(), name.as_bytes().to_vec());
+    }
+    if let Some(name) = &terms.hostname {
+        packet.options.push(option::HOST_NAME, name.as_bytes());
+    }
+    echo(&mut packet, request);
+    packet
+}
+
+/// What a client that names its wishes gets only when it names these.
+fn network_options(packet: &mut Packet, request: &Request, terms: &Terms) {
     let asked = |code: u8| request.wanted.is_empty() || request.wanted.contains(&code);
     if let Some(router) = terms.router.filter(|_| asked(option::ROUTER)) {
         packet.options.push(option::ROUTER, &router.octets());
@@ -196,18 +246,12 @@ pub fn granted(request: &Request, kind: ReplyKind, yiaddr: Ipv4Addr, lease_secs:
     if asked(option::BROADCAST_ADDRESS) {
         packet.options.push(option::BROADCAST_ADDRESS, &terms.broadcast.octets());
     }
-    if let Some(secs) = lease_secs {
-        // RFC 2131 s4.4.5: T1 is half, T2 seven eighths.
-        packet.options.push(option::RENEWAL_TIME, &(secs / 2).to_be_bytes());
-        packet.options.push(option::REBINDING_TIME, &(secs - secs / 8).to_be_bytes());
-    }
-    packet
 }
 
 /// A NAK with its reason in words.
 #[must_use]
-pub fn refused(request: &Request, server: Ipv4Addr, why: &str) -> Packet {
-    let mut packet = head(request, ReplyKind::Nak, server);
+pub fn refused(request: &Request, server_id: Ipv4Addr, why: &str) -> Packet {
+    let mut packet = head(request, ReplyKind::Nak, server_id);
     if !request.giaddr.is_unspecified() {
         // RFC 2131 s4.1: the relay must broadcast it, the client's address may be wrong.
         packet.flags |= FLAG_BROADCAST;
@@ -217,18 +261,23 @@ pub fn refused(request: &Request, server: Ipv4Addr, why: &str) -> Packet {
     packet
 }
 
-fn head(request: &Request, kind: ReplyKind, server: Ipv4Addr) -> Packet {
-    let mut packet = Packet { op: OP_REPLY, xid: request.xid, flags: request.flags, giaddr: request.giaddr, ..Packet::default() };
-    for (to, from) in packet.chaddr.iter_mut().zip(request.mac.0) {
-        *to = from;
-    }
+fn head(request: &Request, kind: ReplyKind, server_id: Ipv4Addr) -> Packet {
+    let mut packet = bare(request);
     let number = match kind {
         ReplyKind::Offer => 2,
         ReplyKind::Ack => 5,
         ReplyKind::Nak => 6,
     };
     packet.options.push(option::MESSAGE_TYPE, &[number]);
-    packet.options.push(option::SERVER_ID, &server.octets());
+    packet.options.push(option::SERVER_ID, &server_id.octets());
+    packet
+}
+
+fn bare(request: &Request) -> Packet {
+    let mut packet = Packet { op: OP_REPLY, xid: request.xid, flags: request.flags, giaddr: request.giaddr, ..Packet::default() };
+    for (to, from) in packet.chaddr.iter_mut().zip(request.mac.0) {
+        *to = from;
+    }
     packet
 }
 

@@ -3,7 +3,6 @@
 use super::decide::{Decision, View, decide};
 use super::lease::{Change, Leases};
 use super::msg::{self, Request};
-use super::range::Range;
 use super::wire::{Options, Packet, option};
 use crate::config::Config;
 use crate::id::MacAddr;
@@ -34,8 +33,8 @@ impl Default for World {
     /// The appliance's defaults.
     fn default() -> Self {
         let config = Config::default();
-        let range = Range::new(config.dhcp.local.range_start, config.dhcp.local.range_end, [config.boot_network.address]);
-        Self { config, ledger: Ledger::default(), leases: Leases::new(range) }
+        let leases = Leases::new(&config.dhcp, SERVER);
+        Self { config, ledger: Ledger::default(), leases }
     }
 }
 
@@ -45,12 +44,12 @@ impl World {
         let mut world = Self::default();
         world.config.dhcp.local.range_start = Ipv4Addr::new(10, 77, 0, first);
         world.config.dhcp.local.range_end = Ipv4Addr::new(10, 77, 0, last);
-        world.leases = Leases::new(Range::new(world.config.dhcp.local.range_start, world.config.dhcp.local.range_end, [SERVER]));
+        world.leases = Leases::new(&world.config.dhcp, SERVER);
         world
     }
 
     pub(super) fn bind(&mut self, mac: MacAddr, address: Ipv4Addr) {
-        self.leases.apply(Change::Bind { mac, address, secs: 3600, stranger: false }, at(0));
+        self.leases.apply(Change::Bind { holder: mac.into(), address, secs: 3600 }, at(0));
     }
 
     pub(super) fn record(&mut self, mac: MacAddr, state: DeviceState) {
@@ -68,10 +67,12 @@ impl World {
             rekey_until: None,
             keyless_allowed: false,
             loader: None,
+            address: None,
             labels: Default::default(),
             note: String::new(),
             fingerprint: Fingerprint::default(),
         };
+        self.leases.heed(mac, Some(&device));
         self.ledger.devices.insert(mac, Arc::new(device));
     }
 
@@ -83,6 +84,7 @@ impl World {
 
     /// Decides and applies, as the listener does.
     pub(super) fn ask(&mut self, request: &Request, now: Now) -> Decision {
+        self.leases.advance(now.mono);
         let decision = self.decide(request, now);
         if let Some(change) = decision.change {
             self.leases.apply(change, now);
@@ -94,6 +96,11 @@ impl World {
 /// A request of a plain client; `options` on top of the message type.
 pub(super) fn request(kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Request {
     msg::request(&packet(kind, mac, options)).unwrap()
+}
+
+/// The same through a relay.
+pub(super) fn relayed(relay: Ipv4Addr, kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Request {
+    msg::request(&Packet { giaddr: relay, ..packet(kind, mac, options) }).unwrap()
 }
 
 pub(super) fn packet(kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Packet {

@@ -10,6 +10,7 @@ use crate::id::{MacAddr, WorkerId};
 use crate::time::Wall;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 /// The version this program writes. A file with a higher one is refused as "newer than me", one with a lower one is read by
 /// [`super::migrate`]. Version 2 added `agents.yml`, `masters.yml`, settings, and the digest of a disk's master.
@@ -131,6 +132,9 @@ pub struct Device {
     /// Loader to offer instead of the architecture's default, a name from the loader table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loader: Option<String>,
+    /// The address that DHCP gives to it and to nobody else, inside one of the subnets; absent: a dynamic one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv4Addr>,
     /// What people sort by.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,

@@ -25,7 +25,6 @@ use kurrent_core::ledger::{Change, Device, DeviceState, Ledger};
 pub(super) use orders::Nothing;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -113,11 +112,11 @@ async fn list_devices(State(api): State<Api>, Query(filter): Query<Filter>) -> R
     }
     let ledger = api.shared.ledger.snapshot();
     let after: Option<MacAddr> = wanted.after().map(str::parse).transpose()?;
-    let addresses: BTreeMap<MacAddr, Ipv4Addr> = api.shared.leases.load().iter().map(|(address, mac)| (*mac, *address)).collect();
+    let leases = api.shared.leases.load_full();
     let follows = |device: &&Device| after.is_none_or(|after| device.mac > after) && filter.matches(device);
     let page = wanted.take(ledger.devices.values().map(AsRef::as_ref).filter(follows), |d| d.mac.to_string());
     let devices =
-        page.items.into_iter().map(|d| DeviceView::new(d, addresses.get(&d.mac).copied(), api.shared.timelines.summary(d.mac))).collect();
+        page.items.into_iter().map(|d| DeviceView::new(d, leases.address_of(d.mac), api.shared.timelines.summary(d.mac))).collect();
     let list = DeviceList { devices, next: page.next, generation: ledger.generation };
     // Addresses and boots are in no ledger: never "unchanged".
     Ok(tagged(&of_generation(ledger.generation), Json(list)))

@@ -240,6 +240,7 @@ fn new_device(mac: MacAddr, source: Source, first_seen: Wall) -> Device {
         rekey_until: None,
         keyless_allowed: false,
         loader: None,
+        address: None,
         labels: BTreeMap::new(),
         note: String::new(),
         fingerprint: Fingerprint::default(),

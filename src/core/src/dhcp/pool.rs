@@ -1,0 +1,106 @@
+//! One subnet of the lease table: its range, and its given addresses in the order in which they may go to another machine.
+
+use super::lease::{Lease, Standing, State};
+use super::range::Range;
+use crate::config::{Subnet, in_network};
+use crate::time::Mono;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+/// One address in so many is never given to a stranger. A rack of a hundred new machines still fits into the default range.
+const KEPT_OF: u32 = 8;
+
+/// Which of [`crate::config::Dhcp::subnets`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubnetId(u16);
+
+impl SubnetId {
+    /// The boot network's own subnet.
+    pub const LOCAL: Self = Self(0);
+
+    pub(super) fn nth(index: usize) -> Self {
+        Self(u16::try_from(index).unwrap_or(u16::MAX))
+    }
+
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Addresses by the time from which they may be reused.
+type Queue = BTreeSet<(Mono, Ipv4Addr)>;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    network: Ipv4Addr,
+    prefix: u8,
+    pub(super) range: Range,
+    /// Addresses that were given out, by standing of their machine; reserved ones and those outside the range are not here.
+    due: [Queue; Standing::COUNT],
+    /// Those in quarantine, by standing.
+    declined: [Queue; Standing::COUNT],
+    /// How many addresses strangers hold, offers among them.
+    strangers: u32,
+}
+
+impl Pool {
+    /// `own`: our own address. That, the router and the network's two ends are never given out.
+    pub(super) fn new(subnet: &Subnet, own: Ipv4Addr) -> Self {
+        let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(subnet.prefix))).unwrap_or(0);
+        let ends = [subnet.address.to_bits() & mask, subnet.address.to_bits() | !mask].map(Ipv4Addr::from_bits);
+        let range = Range::new(subnet.range_start, subnet.range_end, ends.into_iter().chain([own]).chain(subnet.router));
+        let (due, declined) = Default::default();
+        Self { network: subnet.address, prefix: subnet.prefix, range, due, declined, strangers: 0 }
+    }
+
+    pub(super) fn contains(&self, address: Ipv4Addr) -> bool {
+        in_network(address, self.network, self.prefix)
+    }
+
+    /// Whether an address may be reserved: inside the network, and nobody's by nature.
+    pub(super) fn can_reserve(&self, address: Ipv4Addr) -> bool {
+        self.contains(address) && !self.range.is_excluded(address)
+    }
+
+    /// Whether strangers may hold one address more.
+    pub(super) fn strangers_have_room(&self) -> bool {
+        self.strangers < self.range.len() - self.range.len() / KEPT_OF
+    }
+
+    /// Whether one more address may be in quarantine: at most a quarter of the range.
+    pub(super) fn quarantine_has_room(&self) -> bool {
+        let most = usize::try_from(self.range.len() / 4).unwrap_or(usize::MAX).max(1);
+        self.declined.iter().map(BTreeSet::len).sum::<usize>() < most
+    }
+
+    /// The address in quarantine that ends first for another's sake: of strangers, then of known devices; never a bound one's.
+    pub(super) fn quarantine_to_end(&self) -> Option<Ipv4Addr> {
+        [Standing::Stranger, Standing::Known].into_iter().find_map(|of| self.declined[of as usize].first()).map(|(_, address)| *address)
+    }
+
+    /// The longest unused address of machines of this standing whose time is up.
+    pub(super) fn reusable(&self, now: Mono, of: Standing) -> Option<Ipv4Addr> {
+        self.due[of as usize].first().filter(|(until, _)| *until <= now).map(|(_, address)| *address)
+    }
+
+    /// Takes a lease into the indexes. `reusable`: in the range, and reserved for nobody.
+    pub(super) fn insert(&mut self, address: Ipv4Addr, lease: &Lease, reusable: bool) {
+        let (standing, entry) = (lease.standing, (lease.until, address));
+        self.strangers = self.strangers.saturating_add(u32::from(standing == Standing::Stranger));
+        if lease.state == State::Declined {
+            self.declined[standing as usize].insert(entry);
+        }
+        if lease.state != State::Offered && reusable {
+            self.due[standing as usize].insert(entry);
+        }
+    }
+
+    /// Takes it out of them again.
+    pub(super) fn remove(&mut self, address: Ipv4Addr, lease: &Lease) {
+        let (standing, entry) = (lease.standing, (lease.until, address));
+        self.strangers = self.strangers.saturating_sub(u32::from(standing == Standing::Stranger));
+        self.declined[standing as usize].remove(&entry);
+        self.due[standing as usize].remove(&entry);
+    }
+}
