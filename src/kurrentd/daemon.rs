@@ -5,8 +5,9 @@ use crate::audit::Event;
 use crate::backup::swap::Swapped;
 use crate::shared::{Shared, SharedRef};
 use anyhow::{Context, anyhow, bail};
-use kurrent_core::config::{Config, DhcpMode, InterfaceChoice};
+use kurrent_core::config::{Config, DhcpMode, Dhcpv6Mode, InterfaceChoice, Ipv6};
 use std::future::Future;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -107,6 +108,9 @@ fn boot_network(shared: &SharedRef) {
             crate::listen::dhcp::serve(shared, interface).await
         });
     }
+    if let Some(ipv6) = shared.config.ipv6.clone() {
+        boot_network6(shared, &ipv6);
+    }
     if shared.config.tftp.enabled {
         keep(shared, "tftp", |shared| async move {
             let interface = boot_interface(&shared.config)?;
@@ -115,6 +119,30 @@ fn boot_network(shared: &SharedRef) {
     }
     keep(shared, "target-task", |shared| crate::reconcile::serve(shared, crate::reconcile::Kernel::real()));
     keep(shared, "boot-plane", crate::listen::http::serve);
+}
+
+/// Starts what serves the boot network over IPv6 only.
+fn boot_network6(shared: &SharedRef, ipv6: &Ipv6) {
+    if ipv6.dhcp != Dhcpv6Mode::Off {
+        let ipv6 = ipv6.clone();
+        keep(shared, "dhcp6", move |shared| {
+            let ipv6 = ipv6.clone();
+            async move {
+                let interface = boot_interface6(&shared.config, ipv6.address)?;
+                crate::listen::dhcp6::serve(shared, ipv6, interface).await
+            }
+        });
+    }
+    if ipv6.router_advertisements {
+        let ipv6 = ipv6.clone();
+        keep(shared, "router-advertisements", move |shared| {
+            let ipv6 = ipv6.clone();
+            async move {
+                let interface = boot_interface6(&shared.config, ipv6.address)?;
+                crate::listen::ra::serve(shared, ipv6, interface).await
+            }
+        });
+    }
 }
 
 /// Keeps one part running: a failure is told and tried again, with back-off.
@@ -177,6 +205,18 @@ pub fn boot_interface(config: &Config) -> anyhow::Result<String> {
         );
     }
     Ok(link.name)
+}
+
+/// [`boot_interface`], which must have the IPv6 address, too: what we name in offers and prefixes must be there.
+fn boot_interface6(config: &Config, address: Ipv6Addr) -> anyhow::Result<String> {
+    let interface = boot_interface(config)?;
+    let index = kurrent_sys::link::link(&interface)?.index;
+    if !kurrent_sys::link::addresses6()?.iter().any(|a| a.index == index && a.address == address) {
+        bail!(
+            "{interface} has not the boot network's address {address}, or another machine has it; give it one (ip address add {address}/64 dev {interface} nodad), or correct spec.networking.boot.address6"
+        );
+    }
+    Ok(interface)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use imbl::OrdMap;
 use kurrent_core::config::Config;
+use kurrent_core::dhcp6::machine;
 use kurrent_core::id::MacAddr;
 use kurrent_core::policy::{self, Silence};
 use std::collections::BTreeMap;
@@ -170,12 +171,15 @@ impl Shared {
         ledger.into_iter().chain(audit).chain(self.faults.list()).collect()
     }
 
-    /// Which machine has this address, as far as we know.
+    /// Which machine has this address, as far as we know. An IPv6 address tells its machine, or the kernel knows who has it.
     #[must_use]
     pub fn holder(&self, address: IpAddr) -> Option<MacAddr> {
         match address {
             IpAddr::V4(address) => self.leases.load().holder(address),
-            IpAddr::V6(_) => None,
+            IpAddr::V6(v6) => {
+                let own = self.config.ipv6.as_ref()?.address;
+                machine::holder(own, v6).or_else(|| kurrent_sys::neighbour::find(address).ok().flatten())
+            }
         }
     }
 

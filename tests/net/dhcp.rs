@@ -27,7 +27,7 @@ fn udhcpc(client: &Client, more: &[&str]) -> Result<Option<Ipv4Addr>> {
 }
 
 /// A copy of a program below target/: AppArmor's profiles go by path, and Debian's for dhclient forbids the files of a test.
-fn unconfined(name: &str) -> Result<String> {
+pub fn unconfined(name: &str) -> Result<String> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _held = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folders = std::env::var_os("PATH").unwrap_or_default();

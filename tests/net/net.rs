@@ -169,7 +169,8 @@ impl Net {
         Ok(client)
     }
 
-    fn ip(&self, arguments: &[&str]) -> Result<String> {
+    /// `ip` in the daemon's namespace.
+    pub fn ip(&self, arguments: &[&str]) -> Result<String> {
         run(Command::new("ip").args(["-n", self.netns()]).args(arguments))
     }
 

@@ -1,9 +1,4 @@
-//! HTTP as the boot plane speaks it: heads of requests and answers, forms, ranges, the rate cap. Octets of strangers, read strictly;
-//! octets for firmware, written as the most literal client reads them.
-
-pub mod answer;
-pub mod head;
-pub mod pace;
+//! The parts of HTTP that the boot plane decides by itself: forms and ranges. Octets of strangers, read strictly.
 
 use std::collections::BTreeMap;
 

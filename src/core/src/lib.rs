@@ -6,6 +6,7 @@
 pub mod boot;
 pub mod config;
 pub mod dhcp;
+pub mod dhcp6;
 pub mod explain;
 pub mod gpt;
 pub mod http;

@@ -18,6 +18,9 @@ const LOOPBACK: u32 = 1;
 /// Where `kurrentd uplink` keeps its lease.
 const UPLINK_LEASE: &str = "/run/kurrent/uplink.lease";
 
+/// Prefix length of the boot network's IPv6 address.
+const PREFIX6: u8 = 64;
+
 /// A NIC that has just been set up needs some seconds to find its link: no fault before that.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -41,7 +44,8 @@ impl Network {
         let before = self.chosen.clone();
         self.faults.clear();
         // Each step for itself: what fails on one NIC must not keep the other network from serving.
-        let steps = [link::set_up(LOOPBACK, true), self.look(plan), self.address_boot(plan), self.address_uplink(plan)];
+        let steps =
+            [link::set_up(LOOPBACK, true), self.look(plan), self.address_boot(plan), self.address_boot6(plan), self.address_uplink(plan)];
         let addresses = link::addresses().map(|addresses| self.addresses = addresses);
         for fault in steps.into_iter().chain([addresses]).filter_map(Result::err) {
             self.faults.push(format!("Network: {}", chain(&fault)));
@@ -76,6 +80,14 @@ impl Network {
     fn address_boot(&mut self, plan: &Plan) -> Result<(), LinkError> {
         let Some(boot) = &self.chosen.boot else { return Ok(()) };
         self.ensure_address(boot.index, plan.boot_address, plan.boot_prefix).map(|_| ())
+    }
+
+    fn address_boot6(&mut self, plan: &Plan) -> Result<(), LinkError> {
+        let (Some(boot), Some(address)) = (&self.chosen.boot, plan.boot_address6) else { return Ok(()) };
+        if link::addresses6()?.iter().any(|a| a.index == boot.index && a.address == address) {
+            return Ok(());
+        }
+        link::add_address6(boot.index, address, PREFIX6)
     }
 
     fn address_uplink(&mut self, plan: &Plan) -> Result<(), LinkError> {
@@ -154,6 +166,7 @@ mod tests {
             boot_interface: InterfaceChoice::Link,
             boot_address: [10, 77, 0, 1].into(),
             boot_prefix: 24,
+            boot_address6: None,
             api_port: 8080,
             uplink: Some(UplinkPlan { interface: InterfaceChoice::Link, mode: UplinkMode::Dhcp }),
         };

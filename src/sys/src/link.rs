@@ -1,11 +1,11 @@
-//! Network interfaces by rtnetlink, without async: list, up and down, IPv4 addresses, default route.
+//! Network interfaces by rtnetlink, without async: list, up and down, addresses, default route.
 //!
 //! netlink and not sysfs, because `/sys/class/net` shows the network namespace it was mounted in, not ours.
 
 use kurrent_core::id::MacAddr;
 use nix::sys::socket::{self, AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 // linux/rtnetlink.h and linux/if_link.h; libc has them with other types on other platforms.
@@ -26,6 +26,11 @@ const IFLA_IFNAME: u16 = 3;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
+const IFA_F_NODAD: u8 = 0x02;
+/// `IFA_F_TENTATIVE | IFA_F_DADFAILED`.
+const IFA_F_UNUSABLE: u8 = 0x40 | 0x08;
+/// `AF_INET6`.
+const FAMILY6: u8 = 10;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const IFF_UP: u32 = 0x1;
@@ -53,7 +58,7 @@ pub struct LinkError {
     pub source: io::Error,
 }
 
-fn fault(operation: impl Into<String>) -> impl FnOnce(io::Error) -> LinkError {
+pub(crate) fn fault(operation: impl Into<String>) -> impl FnOnce(io::Error) -> LinkError {
     let operation = operation.into();
     move |source| LinkError { operation, source }
 }
@@ -84,10 +89,21 @@ pub struct Address {
     pub prefix: u8,
 }
 
+/// An IPv6 address on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address6 {
+    /// The interface's index.
+    pub index: u32,
+    /// The address.
+    pub address: Ipv6Addr,
+    /// Prefix length.
+    pub prefix: u8,
+}
+
 /// Every Ethernet interface of this network namespace, sorted by name; loopback left out.
 pub fn links() -> Result<Vec<Link>, LinkError> {
     let mut found = Vec::new();
-    dump(RTM_GETLINK, IFINFO, |kind, body| {
+    dump(RTM_GETLINK, &[0; IFINFO], |kind, body| {
         if kind == RTM_NEWLINK {
             found.extend(parse_link(body));
         }
@@ -106,7 +122,7 @@ pub fn link(name: &str) -> Result<Link, LinkError> {
 /// The IPv4 addresses of this network namespace.
 pub fn addresses() -> Result<Vec<Address>, LinkError> {
     let mut found = Vec::new();
-    dump(RTM_GETADDR, IFADDR, |kind, body| {
+    dump(RTM_GETADDR, &[0; IFADDR], |kind, body| {
         if kind == RTM_NEWADDR {
             found.extend(parse_address(body));
         }
@@ -128,6 +144,29 @@ pub fn set_up(index: u32, up: bool) -> Result<(), LinkError> {
 /// Gives an interface an IPv4 address; one that is there already is fine.
 pub fn add_address(index: u32, address: Ipv4Addr, prefix: u8) -> Result<(), LinkError> {
     let body = address_body(index, address, prefix);
+    let operation = format!("adding address {address}/{prefix} to interface {index}");
+    request(RTM_NEWADDR, NLM_F_CREATE_REPLACE, &body).map_err(fault(operation))
+}
+
+/// The IPv6 addresses of this network namespace that can be used: those that are still looked for on the link are left out.
+pub fn addresses6() -> Result<Vec<Address6>, LinkError> {
+    let mut found = Vec::new();
+    dump(RTM_GETADDR, &[0; IFADDR], |kind, body| {
+        if kind == RTM_NEWADDR {
+            found.extend(parse_address6(body));
+        }
+    })
+    .map_err(fault("listing IPv6 addresses"))?;
+    Ok(found)
+}
+
+/// Gives an interface an IPv6 address; one that is there already is fine. It can be used at once: it is not looked for on the link
+/// first (RFC 4862 section 5.4), because a server that waits for its own network's word can not start it.
+pub fn add_address6(index: u32, address: Ipv6Addr, prefix: u8) -> Result<(), LinkError> {
+    let mut body = vec![FAMILY6, prefix, IFA_F_NODAD, 0];
+    body.extend(index.to_ne_bytes());
+    attribute(&mut body, IFA_LOCAL, &address.octets());
+    attribute(&mut body, IFA_ADDRESS, &address.octets());
     let operation = format!("adding address {address}/{prefix} to interface {index}");
     request(RTM_NEWADDR, NLM_F_CREATE_REPLACE, &body).map_err(fault(operation))
 }
@@ -165,7 +204,7 @@ fn address_body(index: u32, address: Ipv4Addr, prefix: u8) -> Vec<u8> {
     body
 }
 
-fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub(crate) fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
     body.extend(length.to_ne_bytes());
     body.extend(kind.to_ne_bytes());
@@ -195,16 +234,16 @@ fn send(socket: &OwnedFd, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> 
 }
 
 /// Sends a change and waits for the kernel's verdict.
-fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+pub(crate) fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
     let socket = open()?;
     send(&socket, kind, flags | NLM_F_ACK, body)?;
     receive(&socket, |_, _| {})
 }
 
 /// Asks for a list; `each` gets every message's type and body.
-fn dump(kind: u16, body_length: usize, each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+pub(crate) fn dump(kind: u16, body: &[u8], each: impl FnMut(u16, &[u8])) -> io::Result<()> {
     let socket = open()?;
-    send(&socket, kind, NLM_F_DUMP, &vec![0; body_length])?;
+    send(&socket, kind, NLM_F_DUMP, body)?;
     receive(&socket, each)
 }
 
@@ -241,7 +280,7 @@ fn next_message(octets: &[u8]) -> Option<(u16, &[u8], &[u8])> {
 }
 
 /// The attributes that follow a message's fixed part.
-fn attributes(mut octets: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes(mut octets: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*octets.first_chunk()?));
         let kind = u16::from_ne_bytes(*octets.get(2..)?.first_chunk()?);
@@ -284,6 +323,16 @@ fn parse_address(body: &[u8]) -> Option<Address> {
     Some(Address { index, address: octets.into(), prefix })
 }
 
+fn parse_address6(body: &[u8]) -> Option<Address6> {
+    let (&family_octet, &prefix, &flags) = (body.first()?, body.get(1)?, body.get(2)?);
+    if family_octet != FAMILY6 || flags & IFA_F_UNUSABLE != 0 {
+        return None;
+    }
+    let index = word(body, 4)?;
+    let octets = attributes(body.get(IFADDR..)?).find(|(kind, _)| *kind == IFA_ADDRESS)?.1;
+    Some(Address6 { index, address: <[u8; 16]>::try_from(octets).ok()?.into(), prefix })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,6 +349,7 @@ mod tests {
         assert_eq!(attributes(&[200, 0, 1, 0]).count(), 0);
         assert_eq!(parse_link(&[0; 5]), None);
         assert_eq!(parse_address(&[2, 24, 0]), None);
+        assert_eq!(parse_address6(&[10, 64, 0]), None);
     }
 
     #[test]
@@ -309,6 +359,20 @@ mod tests {
         attribute(&mut body, IFLA_ADDRESS, &[0x52, 0x54, 0, 0, 0, 1]);
         let read: Vec<_> = attributes(&body).collect();
         assert_eq!(read, [(IFLA_IFNAME, &b"eth0\0"[..]), (IFLA_ADDRESS, &[0x52, 0x54, 0, 0, 0, 1][..])]);
+    }
+
+    #[test]
+    fn an_ipv6_address_counts_when_it_can_be_used() {
+        let body = |flags: u8| {
+            let mut body = vec![FAMILY6, 64, flags, 0];
+            body.extend(7u32.to_ne_bytes());
+            attribute(&mut body, IFA_ADDRESS, &Ipv6Addr::LOCALHOST.octets());
+            body
+        };
+        let read = Address6 { index: 7, address: Ipv6Addr::LOCALHOST, prefix: 64 };
+        assert_eq!(parse_address6(&body(0x80)), Some(read));
+        assert_eq!(parse_address6(&body(0xc0)), None, "tentative");
+        assert_eq!(parse_address6(&body(0x88)), None, "another has it");
     }
 
     #[test]

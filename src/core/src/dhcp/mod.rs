@@ -23,4 +23,4 @@ pub use decide::{Decision, Reason, View, decide};
 #[cfg(test)]
 mod golden_tests;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

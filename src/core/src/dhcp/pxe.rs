@@ -118,20 +118,27 @@ pub fn identify(options: &Options) -> Client {
     if http_class || archs.first().is_some_and(|a| a.is_http()) { Client::Http(archs) } else { Client::Firmware(archs) }
 }
 
+/// The loader that this client is given, if it is one that takes a loader and there is one for it. `chosen` is the device's own.
+#[must_use]
+pub fn loader(client: &Client, chosen: Option<&str>) -> Option<&'static str> {
+    match client {
+        Client::System | Client::Ipxe => None,
+        Client::Firmware(archs) | Client::Http(archs) | Client::WeakIpxe(archs) => {
+            let chosen = chosen.and_then(|name| LOADERS.into_iter().find(|l| *l == name));
+            chosen.or_else(|| archs.iter().find_map(|a| a.loader()))
+        }
+    }
+}
+
 /// What this client boots. `chosen` is the device's own loader; `boot_plane` the HTTP boot plane.
 #[must_use]
 pub fn boot_file(client: &Client, chosen: Option<&str>, boot_plane: SocketAddrV4) -> BootFile {
-    let chosen = chosen.and_then(|name| LOADERS.into_iter().find(|l| *l == name));
-    let loader = |archs: &[Arch]| chosen.or_else(|| archs.iter().find_map(|a| a.loader()));
+    let loader = loader(client, chosen);
     match client {
         Client::System => BootFile::Nothing,
         Client::Ipxe => BootFile::Url(format!("{}/boot.ipxe", base_url(boot_plane))),
-        Client::Http(archs) => {
-            loader(archs).map_or(BootFile::Nothing, |name| BootFile::HttpBoot(format!("{}/files/{name}", base_url(boot_plane))))
-        }
-        Client::Firmware(archs) | Client::WeakIpxe(archs) => {
-            loader(archs).map_or(BootFile::Nothing, |name| BootFile::Tftp(name.to_owned()))
-        }
+        Client::Http(_) => loader.map_or(BootFile::Nothing, |name| BootFile::HttpBoot(format!("{}/files/{name}", base_url(boot_plane)))),
+        Client::Firmware(_) | Client::WeakIpxe(_) => loader.map_or(BootFile::Nothing, |name| BootFile::Tftp(name.to_owned())),
     }
 }
 

@@ -12,21 +12,21 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
-pub(super) fn at(secs: u64) -> Now {
+pub(crate) fn at(secs: u64) -> Now {
     let wall = Wall::from_second(1_796_000_000 + i64::try_from(secs).unwrap()).unwrap();
     Now { mono: Mono(Duration::from_secs(secs)), wall }
 }
 
-pub(super) fn mac(last: u8) -> MacAddr {
+pub(crate) fn mac(last: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, last])
 }
 
-pub(super) struct World {
-    pub(super) config: Config,
-    pub(super) ledger: Ledger,
-    pub(super) leases: Leases,
+pub(crate) struct World {
+    pub(crate) config: Config,
+    pub(crate) ledger: Ledger,
+    pub(crate) leases: Leases,
 }
 
 impl Default for World {
@@ -40,7 +40,7 @@ impl Default for World {
 
 impl World {
     /// With so few addresses that they run out.
-    pub(super) fn with_range(first: u8, last: u8) -> Self {
+    pub(crate) fn with_range(first: u8, last: u8) -> Self {
         let mut world = Self::default();
         world.config.dhcp.local.range_start = Ipv4Addr::new(10, 77, 0, first);
         world.config.dhcp.local.range_end = Ipv4Addr::new(10, 77, 0, last);
@@ -48,11 +48,11 @@ impl World {
         world
     }
 
-    pub(super) fn bind(&mut self, mac: MacAddr, address: Ipv4Addr) {
+    pub(crate) fn bind(&mut self, mac: MacAddr, address: Ipv4Addr) {
         self.leases.apply(Change::Bind { holder: mac.into(), address, secs: 3600 }, at(0));
     }
 
-    pub(super) fn record(&mut self, mac: MacAddr, state: DeviceState) {
+    pub(crate) fn record(&mut self, mac: MacAddr, state: DeviceState) {
         let device = Device {
             mac,
             uuid: String::new(),
@@ -77,13 +77,13 @@ impl World {
     }
 
     /// Decides without doing.
-    pub(super) fn decide(&self, request: &Request, now: Now) -> Decision {
+    pub(crate) fn decide(&self, request: &Request, now: Now) -> Decision {
         let (dhcp, network) = (&self.config.dhcp, &self.config.boot_network);
         decide(request, &View { dhcp, network, boot_port: 80, ledger: &self.ledger, leases: &self.leases }, now)
     }
 
     /// Decides and applies, as the listener does.
-    pub(super) fn ask(&mut self, request: &Request, now: Now) -> Decision {
+    pub(crate) fn ask(&mut self, request: &Request, now: Now) -> Decision {
         self.leases.advance(now.mono);
         let decision = self.decide(request, now);
         if let Some(change) = decision.change {
@@ -94,16 +94,16 @@ impl World {
 }
 
 /// A request of a plain client; `options` on top of the message type.
-pub(super) fn request(kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Request {
+pub(crate) fn request(kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Request {
     msg::request(&packet(kind, mac, options)).unwrap()
 }
 
 /// The same through a relay.
-pub(super) fn relayed(relay: Ipv4Addr, kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Request {
+pub(crate) fn relayed(relay: Ipv4Addr, kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Request {
     msg::request(&Packet { giaddr: relay, ..packet(kind, mac, options) }).unwrap()
 }
 
-pub(super) fn packet(kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Packet {
+pub(crate) fn packet(kind: u8, mac: MacAddr, options: &[(u8, &[u8])]) -> Packet {
     let mut packet = Packet { xid: 7, options: Options::default(), ..Packet::default() };
     packet.chaddr[..6].copy_from_slice(&mac.0);
     packet.options.push(option::MESSAGE_TYPE, &[kind]);

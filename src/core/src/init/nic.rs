@@ -160,6 +160,7 @@ mod tests {
             boot_interface: boot,
             boot_address: [10, 77, 0, 1].into(),
             boot_prefix: 24,
+            boot_address6: None,
             api_port: 8080,
             uplink: uplink.map(|interface| UplinkPlan { interface, mode: UplinkMode::Dhcp }),
         }

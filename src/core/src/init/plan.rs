@@ -5,6 +5,7 @@
 //! hostname=kurrent
 //! boot.interface=link            # or name:eth0, or mac:52:54:00:12:34:56
 //! boot.address=10.77.0.1/24
+//! boot.address6=fd00:77::1/64    # absent when there is none
 //! api.port=8080
 //! uplink.interface=name:eth1     # the uplink lines are absent when there is none
 //! uplink.mode=dhcp               # or static, with uplink.address, uplink.gateway, uplink.dns (repeats)
@@ -12,7 +13,7 @@
 
 use super::line;
 use crate::config::{Config, InterfaceChoice, UplinkMode};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// PID 1's orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct Plan {
     pub boot_address: Ipv4Addr,
     /// Prefix length there.
     pub boot_prefix: u8,
+    /// Own IPv6 address there, of a prefix of 64 bits.
+    pub boot_address6: Option<Ipv6Addr>,
     /// For the screen.
     pub api_port: u16,
     /// The other NIC, if there is one.
@@ -68,6 +71,7 @@ impl Plan {
             boot_interface: config.boot_network.interface.clone(),
             boot_address: config.boot_network.address,
             boot_prefix: config.boot_network.prefix,
+            boot_address6: config.ipv6.as_ref().map(|ipv6| ipv6.address),
             api_port: config.api_port,
             uplink: config.uplink.as_ref().map(|uplink| UplinkPlan { interface: uplink.interface.clone(), mode: uplink.mode.clone() }),
         }
@@ -80,6 +84,9 @@ impl Plan {
         line(&mut text, "hostname", &self.hostname);
         line(&mut text, "boot.interface", choice_text(&self.boot_interface));
         line(&mut text, "boot.address", format_args!("{}/{}", self.boot_address, self.boot_prefix));
+        if let Some(address) = self.boot_address6 {
+            line(&mut text, "boot.address6", format_args!("{address}/64"));
+        }
         line(&mut text, "api.port", self.api_port);
         let Some(uplink) = &self.uplink else { return text };
         line(&mut text, "uplink.interface", choice_text(&uplink.interface));
@@ -105,6 +112,7 @@ impl Plan {
         let hostname = fields.take("hostname")?.ok_or(PlanError::Missing("hostname"))?;
         let boot_interface = fields.required("boot.interface", parse_choice)?;
         let (boot_address, boot_prefix) = fields.required("boot.address", parse_network)?;
+        let boot_address6 = fields.optional("boot.address6", |text| text.strip_suffix("/64")?.parse().ok())?;
         let api_port = fields.required("api.port", |text| text.parse().ok())?;
         let mode: Option<String> = fields.take("uplink.mode")?;
         let uplink = match mode.as_deref() {
@@ -120,7 +128,7 @@ impl Plan {
             Some(other) => return Err(PlanError::Invalid { key: "uplink.mode", value: other.to_owned() }),
         };
         fields.finish()?;
-        Ok(Self { hostname, boot_interface, boot_address, boot_prefix, api_port, uplink })
+        Ok(Self { hostname, boot_interface, boot_address, boot_prefix, boot_address6, api_port, uplink })
     }
 }
 
@@ -201,6 +209,7 @@ mod tests {
             boot_interface: InterfaceChoice::Link,
             boot_address: Ipv4Addr::new(10, 77, 0, 1),
             boot_prefix: 24,
+            boot_address6: None,
             api_port: 8080,
             uplink,
         }
@@ -216,7 +225,7 @@ mod tests {
             dns: vec![Ipv4Addr::new(192, 0, 2, 2), Ipv4Addr::new(192, 0, 2, 3)],
         };
         let bare = UplinkMode::Static { address: Ipv4Addr::new(192, 0, 2, 9), prefix: 25, gateway: None, dns: vec![] };
-        let mut plans = vec![plan(None)];
+        let mut plans = vec![plan(None), Plan { boot_address6: Some("fd00:77::1".parse().unwrap()), ..plan(None) }];
         for mode in [UplinkMode::Dhcp, full, bare] {
             for interface in [InterfaceChoice::Link, InterfaceChoice::Mac(mac), InterfaceChoice::Name("enp1s0:1".to_owned())] {
                 plans.push(plan(Some(UplinkPlan { interface, mode: mode.clone() })));
@@ -233,6 +242,7 @@ mod tests {
         let check = |text: String, expected: &str| assert_eq!(Plan::parse(&text).unwrap_err().to_string(), expected);
         check(good.replace("hostname=kurrent\n", ""), "the plan lacks hostname");
         check(good.replace("/24", "/33"), "boot.address=10.77.0.1/33 in the plan is not valid");
+        check(format!("{good}boot.address6=fd00:77::1/48\n"), "boot.address6=fd00:77::1/48 in the plan is not valid");
         check(good.replace("=link", "=mac:1"), "boot.interface=mac:1 in the plan is not valid");
         check(format!("{good}api.port=1\n"), "unexpected line \"api.port=1\" in the plan");
         check(format!("{good}colour=red\n"), "unexpected line \"colour=red\" in the plan");
