@@ -25,7 +25,7 @@ use kurrent_core::timeline::Step;
 use kurrent_handshake::{FLAG_MAY_PIN, Side};
 use kurrent_sys::entropy;
 use report::Report;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddrV4};
 use std::sync::Arc;
 use verify::{Claim, DeviceKey};
 use zeroize::Zeroizing;
@@ -78,7 +78,7 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     /// Its address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Who holds that address by DHCP.
     pub lease: Option<MacAddr>,
 }
@@ -106,8 +106,8 @@ impl BootPlane {
 
     /// Who sends from this address.
     #[must_use]
-    pub fn peer(&self, address: Ipv4Addr) -> Peer {
-        Peer { address, lease: self.shared.holder(address.into()) }
+    pub fn peer(&self, address: IpAddr) -> Peer {
+        Peer { address, lease: self.shared.holder(address) }
     }
 
     fn server(&self) -> SocketAddrV4 {
@@ -299,9 +299,17 @@ impl BootPlane {
         let boot_id = BootId::from_random(entropy::random());
         let report_key = Zeroizing::new(entropy::random());
         let config = &self.shared.config;
+        // The data plane is IPv4's: who came by IPv6 connects from the address that it was given by DHCP.
+        let address = match peer.address {
+            IpAddr::V4(address) => address,
+            IpAddr::V6(_) => {
+                let given = self.shared.address_of(mac);
+                given.ok_or_else(|| Refused(Refusal::NotReady, "it has no IPv4 address for its disk".into()))?
+            }
+        };
         let facts = BootFacts {
             mac,
-            address: peer.address,
+            address,
             prefix: config.boot_network.prefix,
             gateway: config.dhcp.local.router,
             dns: config.dhcp.local.dns.clone(),

@@ -269,8 +269,9 @@ impl Reader {
         config.api_port = self.number("spec.http.apiPort", raw.api_port, RULE, 1, u16::MAX).unwrap_or(config.api_port);
         config.device_rate = self.number("spec.http.deviceRate", raw.device_rate, "octets a second, 65536 or more", 65_536, u64::MAX);
         config.api_address = self.parsed("spec.http.apiAddress", raw.api_address, "one address of the appliance", |t| t.parse().ok());
-        if config.boot_port == config.api_port {
-            self.fault(line, "bootPort and apiPort are the same; give them two ports");
+        let apart = config.api_address.is_some_and(|address| !address.is_unspecified() && address != config.boot_network.address);
+        if config.boot_port == config.api_port && !apart {
+            self.fault(line, "bootPort and apiPort are the same; give them two ports, or the API an address of its own");
         }
     }
 

@@ -2,8 +2,10 @@
 
 use crate::secrets::Token;
 use crate::shared::{Shared, SharedRef};
+use kurrent_core::config::Config;
 use kurrent_core::init::Status;
 use kurrent_core::ledger::{DeviceState, Ledger};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -61,7 +63,7 @@ pub fn compose(shared: &Shared, token: &Token) -> Status {
     let unreadable = shared.ledger.unreadable();
     Status {
         serving: !unreadable,
-        api: api_addresses(shared.config.api_port),
+        api: api_addresses(&shared.config),
         first_run_token: Some(token.reveal().to_owned()),
         devices: if unreadable { "unknown: the ledger does not read".into() } else { counts(&ledger) },
         device: recent(shared, &ledger),
@@ -70,11 +72,15 @@ pub fn compose(shared: &Shared, token: &Token) -> Status {
     }
 }
 
-/// Where the API answers, one URL per address of this host.
+/// Where the API answers, one URL per address of this host; or the one address that it is served on.
 #[must_use]
-pub fn api_addresses(port: u16) -> Vec<String> {
+pub fn api_addresses(config: &Config) -> Vec<String> {
+    let url = |address| format!("http://{}", SocketAddr::new(address, config.api_port));
+    if let Some(address) = config.api_address {
+        return vec![url(address)];
+    }
     let addresses = kurrent_sys::link::addresses().unwrap_or_default();
-    addresses.into_iter().filter(|a| !a.address.is_loopback()).map(|a| format!("http://{}:{port}", a.address)).collect()
+    addresses.into_iter().filter(|a| !a.address.is_loopback()).map(|a| url(a.address.into())).collect()
 }
 
 fn counts(ledger: &Ledger) -> String {

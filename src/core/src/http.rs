@@ -1,4 +1,9 @@
-//! The parts of HTTP that the boot plane decides by itself: forms and ranges. Octets of strangers, read strictly.
+//! HTTP as the boot plane speaks it: heads of requests and answers, forms, ranges, the rate cap. Octets of strangers, read strictly;
+//! octets for firmware, written as the most literal client reads them.
+
+pub mod answer;
+pub mod head;
+pub mod pace;
 
 use std::collections::BTreeMap;
 

@@ -1,13 +1,13 @@
 //! Backup and restore. Passphrases come in bodies only, and are wiped.
 
 use super::body::Body as Json_;
+use super::file_body::FileBody;
 use super::idempotency::ShownOnce;
 use super::names::Time;
 use super::problem::Problem;
 use super::{ACTOR, Api};
 use crate::audit::Event;
 use crate::backup::{self, BackupError, MAX_ARCHIVE_BYTES, Passphrase, Restored, Source, Target};
-use crate::listen::http::body::Body as FileBody;
 use axum::Json;
 use axum::body::{Body, HttpBody};
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -107,7 +107,7 @@ async fn make_backup(State(api): State<Api>, Json_(body): Json_<MakeBackup>) -> 
     let made = made.await?;
     record(&api, "backup", word(&made));
     let (file, size) = made?;
-    let mut response = Response::new(Body::new(FileBody::file(file, 0, size)));
+    let mut response = Response::new(Body::new(FileBody::new(file, size)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
     headers.insert(CONTENT_LENGTH, HeaderValue::from(size));

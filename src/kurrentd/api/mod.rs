@@ -13,6 +13,7 @@ mod devices;
 mod etag;
 mod events;
 mod explain;
+mod file_body;
 mod idempotency;
 mod join_tokens;
 mod leases;

@@ -19,7 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use kurrent_core::config::BootNetwork;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -71,10 +71,11 @@ impl Sides {
 /// # Errors
 /// The port can not be bound.
 pub async fn serve(shared: SharedRef, token: Token, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
-    let address = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, shared.config.api_port);
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("port {} can not be bound; stop what uses it, or change spec.http.apiPort", address.port()))?;
+    let config = &shared.config;
+    let address = SocketAddr::new(config.api_address.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), config.api_port);
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!("port {} can not be bound; stop what uses it, or change spec.http.apiPort or apiAddress", address.port())
+    })?;
     serve_on(listener, shared, token, stopped, LIMITS).await
 }
 

@@ -65,7 +65,7 @@ async fn get_status(State(api): State<Api>) -> Json<Status> {
         knocking: shared.ledger.knocking().list().len(),
         registration_window: Window::of(&ledger),
         enforcement,
-        api: crate::status::api_addresses(shared.config.api_port),
+        api: crate::status::api_addresses(&shared.config),
         faults: shared.all_faults(),
         warnings: if enforcement { vec![] } else { vec![off] },
     })

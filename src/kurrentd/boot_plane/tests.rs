@@ -12,6 +12,7 @@ use kurrent_core::ledger::{Change, Disk, DiskSource};
 use kurrent_core::time::Mono;
 use kurrent_handshake::{Answer as Signed, Challenge, Session, boot_public_key, report_proof};
 use kurrent_sys::clock;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 pub(crate) const MAC: &str = "52:54:00:00:00:01";
@@ -29,7 +30,7 @@ impl Bench {
         Self::with(Config { enforcement, ..Config::default() })
     }
 
-    fn with(config: Config) -> Self {
+    pub(crate) fn with(config: Config) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name| folder.path().join(name);
         let mut config = Config { state_dir: at("state"), files_dir: at("files"), ..config };
@@ -103,7 +104,7 @@ impl Bench {
     /// A report from the address that `holder` has leased.
     async fn report_from(&self, holder: &str, fields: &str) -> Answer {
         self.lease(holder);
-        self.plane.report(self.plane.peer(Ipv4Addr::LOCALHOST), &form(fields), clock::now()).await
+        self.plane.report(self.plane.peer(Ipv4Addr::LOCALHOST.into()), &form(fields), clock::now()).await
     }
 
     fn challenge(&self, mac: &str, now: Now) -> Result<(Challenge, [u8; 32]), String> {
@@ -130,7 +131,7 @@ pub(crate) fn key() -> SigningKey {
 }
 
 fn peer() -> Peer {
-    Peer { address: Ipv4Addr::LOCALHOST, lease: None }
+    Peer { address: Ipv4Addr::LOCALHOST.into(), lease: None }
 }
 
 fn form(text: &str) -> Form {
@@ -274,7 +275,7 @@ async fn k28_another_machine_under_a_bound_mac_gets_nothing() {
     let bench = Bench::bound(true, &device).await;
     let now = clock::now();
     // By its lease.
-    let stranger = Peer { address: Ipv4Addr::LOCALHOST, lease: Some(OTHER.parse().unwrap()) };
+    let stranger = Peer { address: Ipv4Addr::LOCALHOST.into(), lease: Some(OTHER.parse().unwrap()) };
     let script = text(bench.plane.challenge(stranger, &form(&format!("mac={MAC}")), now));
     assert!(set(&script, "kreason").contains("mac_mismatch") && set(&script, "knonce").is_empty());
     let (challenge, server) = bench.challenge(MAC, now).unwrap();
@@ -298,7 +299,7 @@ async fn k12_a_revoked_machine_hears_nothing_whatever_it_asks() {
     let script = text(bench.boot_vars(&good, now));
     let boot_id = script.split("kurrent.boot=").nth(1).unwrap().split(' ').next().unwrap();
     bench.change(Change::Revoke { mac: MAC.parse().unwrap() }).await;
-    let by_lease = Peer { address: Ipv4Addr::LOCALHOST, lease: Some(MAC.parse().unwrap()) };
+    let by_lease = Peer { address: Ipv4Addr::LOCALHOST.into(), lease: Some(MAC.parse().unwrap()) };
     let named = form(&format!("mac={MAC}"));
     assert_eq!(bench.plane.report(peer(), &form(&report_form(MAC, &device)), now).await, Answer::Nothing);
     assert_eq!(bench.plane.challenge(peer(), &named, now), Answer::Nothing);

@@ -1,8 +1,9 @@
 //! Which TCP connections this host has (`/proc/net/tcp`), also those of the kernel's own sockets: nvmet has no other way to say
-//! who is connected on kernels without its debugfs.
+//! who is connected on kernels without its debugfs. And the socket option that no crate of ours has.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::path::Path;
 
 /// Where the kernel lists them.
@@ -11,6 +12,21 @@ pub const PROC_NET_TCP: &str = "/proc/net/tcp";
 const LISTEN: &str = "0A";
 /// Inode of a row that is only the protocol's: the socket was released, or nobody has accepted it yet.
 const NO_SOCKET: &str = "0";
+
+/// Has the kernel send at most `rate` octets a second over a TCP connection, evenly spaced (`SO_MAX_PACING_RATE`, socket(7)).
+///
+/// # Errors
+/// The kernel's.
+pub fn set_max_pacing_rate(socket: &impl AsFd, rate: u64) -> io::Result<()> {
+    // A C `unsigned long`, which is 64 bits wide on all targets of ours; the largest value would switch pacing off.
+    let rate = rate.min(u64::MAX - 1);
+    let length = libc::socklen_t::try_from(size_of_val(&rate)).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open, and the kernel reads `length` octets of `rate`, which lives through the call.
+    let result = unsafe {
+        libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, (&raw const rate).cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
 
 /// The remote ends of all connections to `local` whose socket somebody still holds, whatever their TCP state: nvmet shuts a socket
 /// down first and releases it when the queue behind it is torn down, so a connection that is being closed is not gone yet. A

@@ -60,7 +60,7 @@ async fn reports_from_an_address_without_a_lease_admit_refresh_and_plant_nothing
     bench.change(Change::Rekey { mac: MAC.parse().unwrap(), until: Some(clock::now().wall + Duration::from_secs(600)) }).await;
     let before = bench.plane.shared.ledger.snapshot();
     let forger = SigningKey::from_bytes(&[9; 32]);
-    let static_address = Peer { address: Ipv4Addr::LOCALHOST, lease: None };
+    let static_address = Peer { address: Ipv4Addr::LOCALHOST.into(), lease: None };
     for mac in [MAC, OTHER, "52:54:00:00:00:03"] {
         let script =
             text(bench.plane.report(static_address, &form(&report_form(mac, &forger).replace("QEMU", "forged")), clock::now()).await);

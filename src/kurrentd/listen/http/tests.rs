@@ -2,36 +2,43 @@
 
 use super::*;
 use crate::boot_plane::tests::{Bench, MAC, answer_form, key, read_challenge, report_form, set};
+use kurrent_core::http::head::{MAX_FIELDS, MAX_HEAD_BYTES};
 use kurrent_core::ledger::Change;
 use std::fmt::Write as _;
+use std::net::SocketAddrV4;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 
-struct Served {
-    bench: Bench,
+pub(super) struct Served {
+    pub(super) bench: Bench,
+    pub(super) server: Arc<Server>,
     address: SocketAddr,
 }
 
-async fn served(limits: Limits) -> Served {
-    let bench = Bench::new(true);
+pub(super) async fn served(limits: Limits) -> Served {
+    served_by(Bench::new(true), limits).await
+}
+
+pub(super) async fn served_by(bench: Bench, limits: Limits) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(serve_on(Arc::clone(&bench.plane), listener, limits));
-    Served { bench, address }
+    let server = Server::new(Arc::clone(&bench.plane), limits);
+    tokio::spawn(serve_on(Arc::clone(&server), listener));
+    Served { bench, server, address }
 }
 
 impl Served {
-    fn put(&self, name: &str, octets: &[u8]) {
+    pub(super) fn put(&self, name: &str, octets: &[u8]) {
         std::fs::write(self.bench.folder.path().join("files").join(name), octets).unwrap();
     }
 
-    async fn connect(&self) -> TcpStream {
+    pub(super) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
     }
 
     /// Sends octets, ends sending, reads until the server closes.
-    async fn raw(&self, octets: &[u8]) -> Vec<u8> {
+    pub(super) async fn raw(&self, octets: &[u8]) -> Vec<u8> {
         let mut stream = self.connect().await;
         // The server may close before it has read everything.
         let _ = stream.write_all(octets).await;
@@ -42,7 +49,7 @@ impl Served {
     }
 
     /// Waits until this address may connect again.
-    async fn place_is_free(&self) {
+    pub(super) async fn place_is_free(&self) {
         let refused = async {
             while self.raw(b"GET /boot.ipxe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.is_empty() {
                 tokio::task::yield_now().await;
@@ -51,35 +58,35 @@ impl Served {
         tokio::time::timeout(DEADLINE, refused).await.expect("places are given back");
     }
 
-    async fn get(&self, path: &str, headers: &str) -> Reply {
+    pub(super) async fn get(&self, path: &str, headers: &str) -> Reply {
         Reply::of(&self.raw(format!("GET {path} HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n").as_bytes()).await)
     }
 
-    async fn post(&self, path: &str, form: &str) -> Reply {
+    pub(super) async fn post(&self, path: &str, form: &str) -> Reply {
         let request = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{form}", form.len());
         Reply::of(&self.raw(request.as_bytes()).await)
     }
 }
 
-struct Reply {
-    status: u16,
-    head: String,
-    body: Vec<u8>,
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) head: String,
+    pub(super) body: Vec<u8>,
 }
 
 impl Reply {
-    fn of(octets: &[u8]) -> Self {
+    pub(super) fn of(octets: &[u8]) -> Self {
         let end =
             octets.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(octets)));
         let head = String::from_utf8(octets[..end].to_vec()).unwrap();
         Self { status: head.split(' ').nth(1).unwrap().parse().unwrap(), head, body: octets[end + 4..].to_vec() }
     }
 
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")))
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         String::from_utf8(self.body.clone()).unwrap()
     }
 }
@@ -229,7 +236,7 @@ async fn what_is_oversized_or_malformed_is_refused_and_the_server_lives_on() {
     assert!(!cut.starts_with(b"HTTP/1.1 200"), "a form that is cut short is not acted on");
     let head = server.raw(format!("GET /boot.ipxe HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(MAX_HEAD_BYTES)).as_bytes()).await;
     assert!(head.starts_with(b"HTTP/1.1 431"), "{}", String::from_utf8_lossy(&head));
-    let many = format!("GET /boot.ipxe HTTP/1.1\r\n{}\r\n", (0..=MAX_HEADERS).map(|n| format!("X{n}: 1\r\n")).collect::<String>());
+    let many = format!("GET /boot.ipxe HTTP/1.1\r\n{}\r\n", (0..=MAX_FIELDS).map(|n| format!("X{n}: 1\r\n")).collect::<String>());
     assert!(server.raw(many.as_bytes()).await.starts_with(b"HTTP/1.1 431"));
     let whole = b"POST /boot-vars HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nmac=1&a=%";
     for at in 0..whole.len() {
@@ -282,15 +289,14 @@ async fn who_takes_nothing_of_what_it_asked_for_does_not_hold_its_place_for_ever
 #[tokio::test]
 async fn what_strangers_can_make_the_appliance_hold_is_half_of_its_smallest_memory() {
     const SMALLEST_BYTES: usize = 256 << 20;
-    let pieces = 2 * usize::try_from(body::PIECE_BYTES).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, _) = listener.accept().await.unwrap();
-    bound(&stream, LIMITS.stall).unwrap();
+    bound(&stream, LIMITS.stall, Some(1)).unwrap();
     let socket = socket2::SockRef::from(&stream);
     let kernel = socket.send_buffer_size().unwrap() + socket.recv_buffer_size().unwrap();
     assert!(kernel <= 2 * (SEND_BUFFER_BYTES + RECEIVE_BUFFER_BYTES), "{kernel}");
-    let each = kernel + pieces + 2 * MAX_HEAD_BYTES + MAX_FORM_BYTES;
+    let each = kernel + connection::HELD_BYTES;
     assert!(LIMITS.connections * each <= SMALLEST_BYTES / 2, "{each} for each");
     const { assert!(LIMITS.per_address * 8 <= LIMITS.connections, "eight machines do not shut the others out") };
 }
