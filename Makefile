@@ -13,7 +13,7 @@ LOCKED := --locked
 LAB := $(CARGO) run -q $(LOCKED) -p kurrent-harness --bin kurrent-lab --
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build image attest lab test check test-net test-vm bench-deps bench-image bench-ledger bench-dhcp bench-target clean
+.PHONY: help deps build image attest lab test check test-net test-vm bench-deps bench-image bench-ledger bench-dhcp bench-http bench-target clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ bench-ledger: ## figures for the README: one durable change in small and large l
 
 bench-dhcp: build bench-deps ## kurrentd, dnsmasq and Kea side by side: a boot storm, DORA through a relay
 	tests/in-namespace $(CARGO) bench -q $(LOCKED) -p kurrentd --bench dhcp
+
+bench-http: build bench-deps ## kurrentd and nginx side by side: a small file over 256 connections, a large one over 1 and 16
+	tests/in-namespace $(CARGO) bench -q $(LOCKED) -p kurrentd --bench http
 
 bench-target: ## how long a change waits for the target, with few and with many bound Workers
 	$(CARGO) bench -q $(LOCKED) -p kurrentd --bench target
