@@ -9,6 +9,7 @@ mod dhcp_wire;
 mod explain;
 mod faults;
 mod fuzz;
+mod http;
 mod ipv6;
 mod net;
 mod raw_dhcp;
