@@ -18,3 +18,5 @@ pub use decide::{Decision, Reason, View, decide};
 
 #[cfg(test)]
 mod decide_tests;
+#[cfg(test)]
+mod golden_tests;

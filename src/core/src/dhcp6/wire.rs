@@ -140,6 +140,11 @@ impl Options {
         self.0.iter().filter(move |(c, _)| *c == code).map(|(_, v)| v.as_slice())
     }
 
+    /// All options in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        self.0.iter().map(|(code, value)| (*code, value.as_slice()))
+    }
+
     /// Appends an option; what is longer than an option can be is left out.
     pub fn push(&mut self, code: u16, value: &[u8]) {
         if u16::try_from(value.len()).is_ok() {
