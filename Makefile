@@ -13,7 +13,7 @@ LOCKED := --locked
 LAB := $(CARGO) run -q $(LOCKED) -p kurrent-harness --bin kurrent-lab --
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build image attest lab test check test-net test-vm bench-deps bench-image bench-ledger bench-dhcp bench-http bench-target clean
+.PHONY: help deps build image attest lab test check test-net test-vm bench-deps bench-image bench-ledger bench-dhcp bench-http bench-target bench-tftp clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ bench-http: build bench-deps ## kurrentd and nginx side by side: a small file ov
 
 bench-target: ## how long a change waits for the target, with few and with many bound Workers
 	$(CARGO) bench -q $(LOCKED) -p kurrentd --bench target
+
+bench-tftp: bench-deps ## ours against the TFTP servers of Debian: figures and ratios (ROUNDS=5)
+	$(CARGO) build -q $(LOCKED) --release -p kurrentd -p kurrent-harness --bin kurrentd --bin bench-tftp
+	@tests/in-namespace target/release/bench-tftp
 
 test: ## everything: check, then network tests, then machine tests; times at the end
 	@tests/layers

@@ -114,7 +114,8 @@ fn boot_network(shared: &SharedRef) {
     if shared.config.tftp.enabled {
         keep(shared, "tftp", |shared| async move {
             let interface = boot_interface(&shared.config)?;
-            crate::listen::tftp::serve(shared, interface).await
+            let address = shared.config.boot_network.address.into();
+            crate::listen::tftp::serve(shared, interface, address).await
         });
     }
     keep(shared, "target-task", |shared| crate::reconcile::serve(shared, crate::reconcile::Kernel::real()));

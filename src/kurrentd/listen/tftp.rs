@@ -1,49 +1,58 @@
 //! The TFTP listener: which names there are, and who is met with silence. The protocol is the `tftp-server` crate's.
 
+mod folder;
+
 use super::quiet::Quiet;
 use crate::shared::SharedRef;
 use anyhow::Context;
+use kurrent_core::config::{Config, in_network};
 use kurrent_core::dhcp::pxe::{AUTOEXEC, LOADERS};
+use kurrent_core::time::Mono;
 use kurrent_core::timeline::Step;
 use kurrent_sys::clock;
-use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddrV4};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use tftp_server::{Files, Found, Limits};
+use tftp_server::{Files, Found, Limits, Options, Ports, Server};
 
 /// The TFTP port.
 const PORT: u16 = 69;
-/// IPv4, UDP and TFTP headers of a block.
-const HEADERS_BYTES: u32 = 20 + 8 + 4;
+/// UDP and TFTP headers of a block; IP's come on top.
+const HEADERS_BYTES: u32 = 8 + 4;
 /// At most 64 KiB each are in memory.
 const MAX_TRANSFERS: usize = 512;
 /// Firmware opens one or two; a whole rack behind one router stays under this.
 const MAX_TRANSFERS_PER_ADDRESS: usize = 128;
 
-/// Serves TFTP on the boot network until it fails. Cancel-safe.
+/// Serves TFTP on one address of the boot network until it fails. Cancel-safe.
 ///
 /// # Errors
 /// Address or interface missing, port in use, missing privilege: each says what to do.
-pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
-    let address = shared.config.boot_network.address;
+pub async fn serve(shared: SharedRef, interface: String, address: IpAddr) -> anyhow::Result<()> {
     let mtu = kurrent_sys::packet::mtu(&interface)
         .with_context(|| format!("TFTP: no interface {interface}; check spec.networking in kurrent.yaml against `ip link`"))?;
-    let block_bytes = u16::try_from(mtu.saturating_sub(HEADERS_BYTES).min(65_464)).unwrap_or(512);
-    let bind = move |port, interface: &str| tftp_server::server::bind(IpAddr::V4(address), port, Some(interface));
-    let socket = match bind(PORT, &interface) {
-        Ok(socket) => socket,
+    let headers = HEADERS_BYTES + if address.is_ipv4() { 20 } else { 40 };
+    let block_bytes = u16::try_from(mtu.saturating_sub(headers).min(65_464)).unwrap_or(512);
+    let tftp = &shared.config.tftp;
+    let ports = match tftp.ports {
+        Some((first, last)) => Ports::Range(first, last),
+        None if tftp.single_port => Ports::Single,
+        None => Ports::Any,
+    };
+    let limits = Limits { transfers: MAX_TRANSFERS, transfers_per_address: MAX_TRANSFERS_PER_ADDRESS, block_bytes };
+    let options = Options { address, port: PORT, interface: Some(interface.clone()), ports, limits };
+    let server = match Server::bind(options) {
+        Ok(server) => server,
         Err(e) => return Err(explain(&e, address)).with_context(|| format!("TFTP: binding {address} port {PORT} on {interface}")),
     };
-    tracing::info!(%interface, %address, block_bytes, "TFTP: serving");
-    let limits = Limits { transfers: MAX_TRANSFERS, transfers_per_address: MAX_TRANSFERS_PER_ADDRESS, block_bytes };
+    tracing::info!(%interface, %address, block_bytes, ?ports, "TFTP: serving");
     let names = Arc::new(Names { shared, quiet: Mutex::new(Quiet::default()) });
-    tftp_server::serve(socket, Box::new(move || bind(0, &interface)), names, limits).await.context("TFTP: the socket is of no use any more")
+    tftp_server::serve(server, names).await.context("TFTP: the socket is of no use any more")
 }
 
-fn explain(error: &io::Error, address: Ipv4Addr) -> anyhow::Error {
+fn explain(error: &io::Error, address: IpAddr) -> anyhow::Error {
     match error.kind() {
         ErrorKind::AddrInUse => {
             anyhow::anyhow!("another program has it: find it with `ss -ulpn 'sport = :69'` and stop it, or set spec.tftp.enabled to false")
@@ -60,103 +69,134 @@ struct Names {
 }
 
 impl Files for Names {
-    fn find(&self, client: Ipv4Addr, name: Option<&str>) -> Found {
+    fn answers(&self, client: IpAddr) -> bool {
+        let answers = is_answered(&self.shared.config, client);
+        if !answers && let Some(more) = self.admit(FOREIGN, clock::now().mono) {
+            tracing::info!(%client, more, "TFTP: {FOREIGN}; if it shall be answered, name its network in spec.tftp.allow");
+        }
+        answers
+    }
+
+    fn find(&self, client: IpAddr, name: Option<&str>) -> Found {
         let now = clock::now();
-        let known = name.and_then(known_name);
-        let holder = self.shared.holder(client.into());
-        let silent = self.shared.silence(holder).is_some() || !self.on_link(client);
-        if let Some(more) = self.quiet.lock().unwrap_or_else(PoisonError::into_inner).admit(class(silent, known.is_some()), now.mono) {
-            tracing::info!(%client, ?name, more, "TFTP: {}", class(silent, known.is_some()));
+        let holder = self.shared.holder(client);
+        let silent = self.shared.silence(holder).is_some();
+        let found = if silent { Found::Silence } else { self.look_up(name) };
+        let class = class(&found);
+        if let Some(more) = self.admit(class, now.mono) {
+            tracing::info!(%client, ?name, more, "TFTP: {class}");
         }
         if let Some(mac) = holder {
-            let what = format!("{}: {}", class(silent, known.is_some()), name.unwrap_or("a name that is no text"));
-            self.shared.timelines.sight(mac, "tftp", &what, silent || known.is_none(), now);
-        }
-        let Some(known) = known.filter(|_| !silent) else {
-            return if silent { Found::Silence } else { Found::Nothing };
-        };
-        let config = &self.shared.config;
-        if known == AUTOEXEC {
-            let plane = SocketAddrV4::new(config.boot_network.address, config.boot_port);
-            return Found::Octets(kurrent_core::ipxe::autoexec(plane).into_bytes());
-        }
-        if let Some(mac) = holder {
-            self.shared.timelines.mark(mac, Step::Loader, now);
-        }
-        match open(&config.files_dir, known) {
-            Ok((file, size)) => Found::File(file, size),
-            Err(e) => {
-                Found::Fault(format!("{}/{known}: {e}; install the loaders or correct spec.boot.filesDir", config.files_dir.display()))
+            let served = matches!(found, Found::File(..) | Found::Octets(_));
+            self.shared.timelines.sight(mac, "tftp", &format!("{class}: {}", name.unwrap_or("a name that is no text")), !served, now);
+            // The script is not a loader yet.
+            if matches!(found, Found::File(..) | Found::Fault(_)) {
+                self.shared.timelines.mark(mac, Step::Loader, now);
             }
         }
+        found
     }
 }
 
 impl Names {
-    fn on_link(&self, client: Ipv4Addr) -> bool {
-        let network = &self.shared.config.boot_network;
-        let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(network.prefix))).unwrap_or(0);
-        (client.to_bits() ^ network.address.to_bits()) & mask == 0
+    fn admit(&self, class: &'static str, now: Mono) -> Option<u64> {
+        self.quiet.lock().unwrap_or_else(PoisonError::into_inner).admit(class, now)
+    }
+
+    /// The loaders by their fixed names, whatever the folder holds; then the folder.
+    fn look_up(&self, name: Option<&str>) -> Found {
+        let config = &self.shared.config;
+        let Some(name) = name.and_then(folder::normal) else { return Found::Nothing };
+        if AUTOEXEC.eq_ignore_ascii_case(&name) {
+            let plane = SocketAddrV4::new(config.boot_network.address, config.boot_port);
+            return Found::Octets(kurrent_core::ipxe::autoexec(plane).into_bytes());
+        }
+        if let Some(loader) = LOADERS.into_iter().find(|loader| loader.eq_ignore_ascii_case(&name)) {
+            return found(
+                folder::open(&config.files_dir, loader),
+                &config.files_dir,
+                loader,
+                "install the loaders or correct spec.boot.filesDir",
+            )
+            .unwrap_or_else(|| {
+                Found::Fault(format!(
+                    "{}/{loader} is not there, or no regular file: install the loaders or correct spec.boot.filesDir",
+                    config.files_dir.display()
+                ))
+            });
+        }
+        let Some(folder) = &config.tftp.folder else { return Found::Nothing };
+        found(folder::open(folder, &name), folder, &name, "correct its permissions or spec.tftp.folder").unwrap_or(Found::Nothing)
     }
 }
 
-fn class(silent: bool, known: bool) -> &'static str {
-    match (silent, known) {
-        (true, _) => "silent: the address is a revoked device's or not of the boot network",
-        (false, true) => "asked for",
-        (false, false) => "no such file",
+/// `None`: there is no such file.
+fn found(opened: io::Result<Option<(File, u64)>>, folder: &Path, name: &str, what_to_do: &str) -> Option<Found> {
+    match opened {
+        Ok(file) => file.map(|(file, size)| Found::File(file, size)),
+        Err(e) => Some(Found::Fault(format!("{}/{name}: {e}; {what_to_do}", folder.display()))),
     }
 }
 
-/// The file that a client means: names come with leading slashes, `./`, backslashes and in any case. There are no folders.
-fn known_name(name: &str) -> Option<&'static str> {
-    let name = name.replace('\\', "/");
-    let mut name = name.trim_matches(|c: char| c.is_whitespace() || c == '/');
-    while let Some(rest) = name.strip_prefix("./") {
-        name = rest.trim_start_matches('/');
+/// Machines of the boot network, behind relays, and of networks that the operator named; of IPv6 those of the link and our prefix.
+fn is_answered(config: &Config, client: IpAddr) -> bool {
+    match client {
+        IpAddr::V4(client) => {
+            config.boot_network.contains(client)
+                || config.dhcp.relayed.iter().any(|subnet| subnet.contains(client))
+                || config.tftp.allow.iter().any(|(network, prefix)| in_network(client, *network, *prefix))
+        }
+        IpAddr::V6(client) => {
+            let prefix = |address: std::net::Ipv6Addr| address.to_bits() >> 64;
+            client.is_unicast_link_local() || config.ipv6.as_ref().is_some_and(|own| prefix(own.address) == prefix(client))
+        }
     }
-    LOADERS.into_iter().chain([AUTOEXEC]).find(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Opens a loader by its fixed name: a regular file, never through a link.
-fn open(folder: &Path, name: &'static str) -> io::Result<(File, u64)> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = File::from(rustix::fs::open(folder.join(name), flags, Mode::empty())?);
-    let about = file.metadata()?;
-    if !about.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+const FOREIGN: &str = "silent: the address is not of the boot network";
+
+fn class(found: &Found) -> &'static str {
+    match found {
+        Found::Silence => "silent: the address is a revoked device's, or of one that is not known",
+        Found::File(..) | Found::Octets(_) => "asked for",
+        Found::Fault(_) => "cannot be read",
+        Found::Nothing => "no such file",
     }
-    Ok((file, about.len()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kurrent_core::config::Subnet;
+    use std::net::Ipv4Addr;
 
     #[test]
-    fn names_are_found_as_real_clients_write_them() {
-        for name in [
-            "snponly.efi",
-            "/snponly.efi",
-            "//snponly.efi",
-            "\\snponly.efi",
-            "SNPONLY.EFI",
-            "./snponly.efi",
-            ".//snponly.efi",
-            "snponly.efi ",
-            "/./snponly.efi",
-        ] {
-            assert_eq!(known_name(name), Some("snponly.efi"), "{name:?}");
+    fn loaders_are_found_as_real_clients_write_their_names() {
+        for name in ["snponly.efi", "//snponly.efi", "\\snponly.efi", "./snponly.efi", ".//snponly.efi", "snponly.efi ", "/./snponly.efi"] {
+            assert_eq!(folder::normal(name).as_deref(), Some("snponly.efi"), "{name:?}");
         }
-        assert_eq!(known_name("/autoexec.ipxe"), Some(AUTOEXEC));
+        for name in ["", "/", "..", "../snponly.efi", "snponly.efi/..", "snponly.efi\0x"] {
+            assert_eq!(folder::normal(name), None, "{name:?}");
+        }
     }
 
     #[test]
-    fn nothing_else_is_a_name() {
-        for name in
-            ["", "/", "..", "../snponly.efi", "a/snponly.efi", "/etc/passwd", "snponly.efi/..", "snponly", "kurrent.yaml", "snponly.efi\0x"]
-        {
-            assert_eq!(known_name(name), None, "{name:?}");
+    fn only_the_boot_network_relayed_subnets_and_what_is_allowed_are_answered() {
+        let mut config = Config::default();
+        let relayed = Subnet { address: Ipv4Addr::new(10, 78, 0, 0), prefix: 24, ..config.dhcp.local.clone() };
+        config.dhcp.relayed.push(relayed);
+        config.tftp.allow.push((Ipv4Addr::new(192, 0, 2, 0), 25));
+        for (client, expected) in [
+            ("10.77.0.200", true),
+            ("10.78.0.9", true),
+            ("192.0.2.127", true),
+            ("192.0.2.128", false),
+            ("10.79.0.1", false),
+            ("127.0.0.1", false),
+            ("fe80::1", true),
+            ("fd00::1", false),
+        ] {
+            assert_eq!(is_answered(&config, client.parse().expect("an address")), expected, "{client}");
         }
     }
 }

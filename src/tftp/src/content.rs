@@ -1,18 +1,20 @@
 //! What a transfer sends: a file read in pieces, or octets in memory.
 
 use crate::wire::{Mode, netascii};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs::File;
-use std::io;
-use std::net::Ipv4Addr;
+use std::io::{self, IoSliceMut};
+use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// A piece of a file that is kept while its blocks are sent. Small: a flood of requests must not fill the memory.
-const PIECE_BYTES: usize = 64 * 1024;
+pub(crate) const PIECE_BYTES: usize = 64 * 1024;
 /// Netascii changes lengths, so such a file is converted whole; a larger one is not text.
 const MAX_NETASCII_BYTES: u64 = 4 << 20;
 
 /// What a name stands for.
+#[derive(Debug)]
 pub enum Found {
     /// A file of this many octets.
     File(File, u64),
@@ -26,10 +28,46 @@ pub enum Found {
     Fault(String),
 }
 
-/// The caller's files. Called from blocking threads.
+/// The caller's files.
 pub trait Files: Send + Sync + 'static {
-    /// What `name` (as the client wrote it; `None` when it is not text) stands for, for this client.
-    fn find(&self, client: Ipv4Addr, name: Option<&str>) -> Found;
+    /// What `name` (as the client wrote it; `None` when it is not text, or for a write) stands for, for this client.
+    /// Called from threads that may wait for disks.
+    fn find(&self, client: IpAddr, name: Option<&str>) -> Found;
+
+    /// Whether this address is answered at all. Asked for each request before it takes a place, by the thread that sends: must not wait.
+    fn answers(&self, client: IpAddr) -> bool {
+        let _ = client;
+        true
+    }
+}
+
+/// A read that may wait for a disk.
+pub(crate) struct Read {
+    file: Arc<File>,
+    buffer: Vec<u8>,
+    at: u64,
+}
+
+/// A piece as it was read.
+pub(crate) struct Piece {
+    buffer: Vec<u8>,
+    at: u64,
+}
+
+impl Read {
+    /// Blocking.
+    pub(crate) fn run(mut self) -> io::Result<Piece> {
+        self.file.read_exact_at(&mut self.buffer, self.at)?;
+        Ok(Piece { buffer: self.buffer, at: self.at })
+    }
+}
+
+/// Whether octets can be sent now.
+pub(crate) enum Held<'a> {
+    /// Here they are.
+    Yes(&'a [u8]),
+    /// They have to be read first, and given back by [`Content::put`].
+    Read(Read),
 }
 
 /// The octets of one transfer.
@@ -39,10 +77,14 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// The octets of a file in a transfer's mode. Blocking.
+    /// The octets of a file in a transfer's mode, the first of them read already. Blocking.
     pub(crate) fn of_file(file: File, size: u64, mode: Mode) -> io::Result<Self> {
         match mode {
-            Mode::Octet => Ok(Self::File { file: Arc::new(file), size, piece: Vec::new(), piece_at: 0 }),
+            Mode::Octet => {
+                let mut piece = vec![0; usize::try_from(size).unwrap_or(usize::MAX).min(PIECE_BYTES)];
+                file.read_exact_at(&mut piece, 0)?;
+                Ok(Self::File { file: Arc::new(file), size, piece, piece_at: 0 })
+            }
             Mode::Netascii if size > MAX_NETASCII_BYTES => {
                 Err(io::Error::new(io::ErrorKind::FileTooLarge, "too large for netascii; ask in octet mode"))
             }
@@ -68,31 +110,110 @@ impl Content {
         }
     }
 
-    /// The octets from `at`, at most `len`, less at the end.
-    pub(crate) async fn slice(&mut self, at: u64, len: usize) -> io::Result<&[u8]> {
-        let want = usize::try_from(self.size().saturating_sub(at)).unwrap_or(usize::MAX).min(len);
+    /// The octets from `at`, at most `len`, less at the end. Never waits for a disk.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is shorter than it was.
+    pub(crate) fn hold(&mut self, at: u64, len: usize) -> io::Result<Held<'_>> {
+        let left = usize::try_from(self.size().saturating_sub(at)).unwrap_or(usize::MAX);
+        let want = left.min(len);
         match self {
             Self::Octets(octets) => {
                 let start = usize::try_from(at).unwrap_or(usize::MAX);
-                Ok(octets.get(start..start.saturating_add(want)).unwrap_or_default())
+                Ok(Held::Yes(octets.get(start..start.saturating_add(want)).unwrap_or_default()))
             }
-            Self::File { file, size, piece, piece_at } => {
-                let held = |piece: &Vec<u8>, piece_at: u64| {
-                    let start = usize::try_from(at.checked_sub(piece_at)?).ok()?;
-                    let end = start.checked_add(want)?;
-                    (end <= piece.len()).then_some(start..end)
-                };
-                if held(piece, *piece_at).is_none() {
-                    let file = Arc::clone(file);
-                    let left = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
-                    let mut buffer = std::mem::take(piece);
-                    buffer.resize(PIECE_BYTES.max(len).min(left), 0);
-                    // The file may lie on a slow or sleeping disk: never read on the runtime's own threads.
-                    *piece = tokio::task::spawn_blocking(move || file.read_exact_at(&mut buffer, at).map(|()| buffer)).await??;
+            Self::File { file, piece, piece_at, .. } => {
+                if within(piece, *piece_at, at, want).is_none() {
+                    // Large windows leave little of a piece for the next.
+                    let len = if want * 2 > PIECE_BYTES { want } else { PIECE_BYTES.min(left) };
+                    piece.resize(len, 0);
                     *piece_at = at;
+                    match preadv2(&*file, &mut [IoSliceMut::new(piece)], at, ReadWriteFlags::NOWAIT) {
+                        Ok(got) if got >= want => piece.truncate(got),
+                        // Not in the page cache, or a file system that cannot say so (tmpfs, overlayfs).
+                        Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR | Errno::NOSYS) => {
+                            let buffer = std::mem::take(piece);
+                            return Ok(Held::Read(Read { file: Arc::clone(file), buffer, at }));
+                        }
+                        Err(error) => {
+                            piece.clear();
+                            return Err(error.into());
+                        }
+                    }
                 }
-                Ok(held(piece, *piece_at).and_then(|range| piece.get(range)).unwrap_or_default())
+                Ok(Held::Yes(within(piece, *piece_at, at, want).unwrap_or_default()))
             }
         }
+    }
+
+    /// Takes back what [`Held::Read`] asked for.
+    pub(crate) fn put(&mut self, read: Piece) {
+        if let Self::File { piece, piece_at, .. } = self {
+            (*piece, *piece_at) = (read.buffer, read.at);
+        }
+    }
+}
+
+fn within(piece: &[u8], piece_at: u64, at: u64, want: usize) -> Option<&[u8]> {
+    let start = usize::try_from(at.checked_sub(piece_at)?).ok()?;
+    piece.get(start..start.checked_add(want)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn held(content: &mut Content, at: u64, len: usize) -> Vec<u8> {
+        loop {
+            match content.hold(at, len).expect("a readable file") {
+                Held::Yes(octets) => return octets.to_vec(),
+                Held::Read(read) => {
+                    let piece = read.run().expect("a readable file");
+                    content.put(piece);
+                }
+            }
+        }
+    }
+
+    fn file(octets: &[u8]) -> File {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(octets).expect("write");
+        file
+    }
+
+    #[test]
+    fn a_file_is_read_piece_by_piece_wherever_the_blocks_lie() {
+        let octets: Vec<u8> = (0..300_001_u32).map(|n| u8::try_from(n * 7 % 251).unwrap_or(0)).collect();
+        for block in [8, 512, 1468, 40_000, 65_464] {
+            let mut content = Content::of_file(file(&octets), 300_001, Mode::Octet).expect("content");
+            let (mut got, mut at) = (Vec::new(), 0);
+            while got.len() < octets.len() {
+                got.extend(held(&mut content, at, block));
+                at += u64::try_from(block).expect("small");
+            }
+            assert!(got == octets, "{block}");
+            assert!(held(&mut content, 300_001, block).is_empty());
+            assert_eq!(held(&mut content, 1, 3), octets[1..4], "back again");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_while_it_is_sent_is_an_error_and_never_padded() {
+        let file = file(&[7; 200_000]);
+        let mut content = Content::of_file(file.try_clone().expect("a clone"), 200_000, Mode::Octet).expect("content");
+        file.set_len(100_000).expect("cut");
+        match content.hold(150_000, 512) {
+            Ok(Held::Yes(_)) => panic!("octets that are not there"),
+            Ok(Held::Read(read)) => assert!(read.run().is_err()),
+            Err(_) => {}
+        }
+    }
+
+    #[test]
+    fn netascii_is_text_and_bounded() {
+        let mut content = Content::of_file(file(b"a\nb"), 3, Mode::Netascii).expect("text");
+        assert_eq!((content.size(), held(&mut content, 0, 512)), (4, b"a\r\nb".to_vec()));
+        assert!(Content::of_file(file(b""), MAX_NETASCII_BYTES + 1, Mode::Netascii).is_err());
     }
 }

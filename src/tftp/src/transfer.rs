@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Blocks are counted in 64 bits; on the wire they wrap to 0 (rpi-eeprom 720). A repeated ACK re-sends at most once per
-//! timer, so duplicates never multiply (Sorcerer's Apprentice, RFC 1123 s4.2.3.1), and before the first ACK nothing is
-//! sent more than three times: a forged request makes no amplifier of us. No client decides how long a transfer takes a
-//! place: not with its timer, not by being mute, not by being slow.
+//! timer, so duplicates never multiply (Sorcerer's Apprentice, RFC 1123 s4.2.3.1; rs-tftpd 49), and before the first ACK
+//! one packet is sent, three times at most: a forged request makes no amplifier of us. No client decides how long a transfer
+//! takes a place: not with its timer, not by being mute, not by being slow.
 
 use crate::wire::{Asked, DEFAULT_BLOCK_BYTES, Reply};
 use std::time::Duration;
@@ -28,8 +28,11 @@ const MIN_TIMER: Duration = Duration::from_millis(100);
 const MAX_TIMER: Duration = Duration::from_secs(5);
 /// Until the first ACK: more than three sends of our own timer take (1 + 2 + 4 s).
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
-/// From first to last: a megabyte of default blocks at a round trip of 100 ms fits.
+/// From first to last, and what each block adds: beyond the former a client that is slower than 20 blocks a second is given up.
 const LIFE: Duration = Duration::from_secs(300);
+const LIFE_PER_BLOCK: Duration = Duration::from_millis(50);
+/// Repeated ACKs that come closer to each other than this are one.
+const MIN_REPEAT: Duration = Duration::from_millis(1);
 
 /// Time of the caller's clock since any fixed point.
 pub type Mono = Duration;
@@ -89,10 +92,14 @@ pub struct Transfer {
     answered: bool,
     /// Sends since the last progress.
     sends: u32,
+    /// An answer to what was sent last measures a round trip.
+    measures: bool,
     /// A timer that the client chose, or ours.
     fixed_timer: Option<Duration>,
     smoothed: Option<(Duration, Duration)>,
     timer: Duration,
+    /// [`Self::timer`] as measured, without its least: an answer to what was sent this long ago would be here.
+    repeat_timer: Duration,
     sent_at: Mono,
     repeated_at: Option<Mono>,
     deadline: Mono,
@@ -141,9 +148,11 @@ impl Transfer {
             next: 1,
             answered: false,
             sends: 0,
+            measures: true,
             fixed_timer,
             smoothed: None,
             timer: fixed_timer.unwrap_or(FIRST_TIMER),
+            repeat_timer: MIN_TIMER,
             sent_at: now,
             repeated_at: None,
             deadline: now,
@@ -173,7 +182,20 @@ impl Transfer {
 
     /// When the transfer is over, whatever the client does.
     fn ends(&self) -> Mono {
-        self.began.saturating_add(if self.answered { LIFE } else { FIRST_ANSWER })
+        let blocks = u32::try_from(self.base - 1).unwrap_or(u32::MAX);
+        self.began.saturating_add(if self.answered { LIFE.saturating_add(LIFE_PER_BLOCK.saturating_mul(blocks)) } else { FIRST_ANSWER })
+    }
+
+    /// Whether the client has shown that it exists, by an ACK.
+    #[must_use]
+    pub fn answered(&self) -> bool {
+        self.answered
+    }
+
+    /// What was to be sent left only now: a disk was slow, or the link's queue full. The client's time runs from here.
+    pub fn left(&mut self, now: Mono) {
+        self.sent_at = now;
+        self.deadline = now.saturating_add(self.timer);
     }
 
     /// What to do about an event.
@@ -211,21 +233,31 @@ impl Transfer {
         if self.base > self.last_block {
             return self.end(Output::Done);
         }
-        // In a window, an ACK of less than all means that what follows was lost (RFC 7440 s4).
+        // In a window, an ACK of less than all means that what follows was lost (RFC 7440 s4). Clients say so again for each
+        // block that follows the gap.
+        let gap = self.base < self.next;
+        if gap {
+            self.repeated_at = Some(now);
+        }
         self.next = self.base;
-        self.send(now)
+        let output = self.send(now);
+        self.measures = !gap;
+        output
     }
 
     /// The client says again what it had said: it did not get what follows, or it repeats itself.
     fn repeated(&mut self, now: Mono) -> Output {
         let since = |then: Mono| now.saturating_sub(then);
-        let recently = self.repeated_at.is_some_and(|then| since(then) < self.timer);
+        let recently = self.repeated_at.is_some_and(|then| since(then) < self.repeat_timer);
         // With a window of one, our own timer nearly always knows better; a repeat right after a send is an echo.
         let echo = self.window == 1 && since(self.sent_at) < self.timer / 2;
         if !self.answered || recently || echo {
             return Output::Wait;
         }
         self.repeated_at = Some(now);
+        // It is there, so this does not count towards giving up; but a busy client says it for each block of a long queue.
+        self.repeat_timer = (self.repeat_timer * 2).min(MAX_TIMER);
+        self.sends = self.sends.saturating_sub(1);
         self.again(now)
     }
 
@@ -242,13 +274,15 @@ impl Transfer {
             return self.end(Output::GaveUp);
         }
         self.next = self.base;
-        self.send(now)
+        let output = self.send(now);
+        self.measures = false;
+        output
     }
 
     fn progress(&mut self, now: Mono) {
         self.answered = true;
         // Karn: an answer to something that was sent twice measures nothing.
-        if self.sends == 1 && self.fixed_timer.is_none() {
+        if self.measures {
             let measured = now.saturating_sub(self.sent_at);
             // RFC 6298.
             let (smoothed, variation) = match self.smoothed {
@@ -256,13 +290,16 @@ impl Transfer {
                 Some((s, v)) => ((s * 7 + measured) / 8, (v * 3 + s.abs_diff(measured)) / 4),
             };
             self.smoothed = Some((smoothed, variation));
-            self.timer = (smoothed + variation * 4).clamp(MIN_TIMER, MAX_TIMER);
+            self.timer = self.fixed_timer.unwrap_or((smoothed + variation * 4).clamp(MIN_TIMER, MAX_TIMER));
+            // Twice the round trip at least: an echo of an echo is older than that, so a chain of them ends.
+            self.repeat_timer = (smoothed + smoothed.max(variation * 4)).clamp(MIN_REPEAT, MAX_TIMER);
         }
         self.sends = 0;
     }
 
     fn send(&mut self, now: Mono) -> Output {
         self.sends += 1;
+        self.measures = true;
         self.sent_at = now;
         self.deadline = now.saturating_add(self.timer);
         if self.state == State::Offering {

@@ -27,7 +27,7 @@ fn without_options_the_first_block_answers_the_request() {
 }
 
 #[test]
-fn a_file_of_whole_blocks_ends_with_an_empty_one_and_an_empty_file_is_one_empty_block() {
+fn crowbar_core_1078_a_file_of_whole_blocks_ends_with_an_empty_one_and_an_empty_file_is_one_empty_block() {
     let (mut transfer, _) = plain(512);
     assert_eq!(transfer.on(ack(1), MS(1)), blocks(2, 2));
     assert_eq!(transfer.on(ack(2), MS(2)), Output::Done);
@@ -36,7 +36,7 @@ fn a_file_of_whole_blocks_ends_with_an_empty_one_and_an_empty_file_is_one_empty_
 }
 
 #[test]
-fn the_oack_holds_exactly_what_was_asked_for_and_cut() {
+fn node_tftp_13_the_oack_holds_exactly_what_was_asked_for_and_cut() {
     let asked = Asked { block_bytes: Some(65_464), window_blocks: Some(500), size: true, ..Asked::default() };
     let (transfer, output) = Transfer::start(&asked, 1000, 1468, MS(0));
     assert_eq!(output, Output::OptionAck);
@@ -112,7 +112,7 @@ fn a_mute_client_has_gone_within_ten_seconds_whatever_timer_it_asked_for() {
 }
 
 #[test]
-fn a_client_that_is_slow_on_purpose_is_given_up_after_five_minutes() {
+fn a_client_that_is_slow_on_purpose_is_given_up_after_five_minutes_and_little_more() {
     let asked = Asked { timeout_secs: Some(5), ..Asked::default() };
     let (mut transfer, _) = Transfer::start(&asked, 1 << 30, 1468, MS(0));
     let (mut now, mut acked, mut silent) = (MS(1), 0_u64, 0);
@@ -127,13 +127,23 @@ fn a_client_that_is_slow_on_purpose_is_given_up_after_five_minutes() {
             other => break other,
         }
     };
-    assert_eq!((output, now), (Output::GaveUp, MS(300_000)));
+    assert_eq!((output, now), (Output::GaveUp, MS(300_000 + acked * 50)));
     assert!(acked > 5, "it was kept going by its ACKs");
     assert_eq!(transfer.on(ack(low_bits(acked + 1)), now), Output::Wait);
 }
 
 #[test]
-fn rfc1123_repeated_acks_do_not_multiply_blocks() {
+fn u_root_1966_a_window_over_64_is_cut_and_said_so() {
+    for (asked, granted) in [(65, 64), (128, 64), (65_535, 64), (64, 64), (1, 1)] {
+        let asked = Asked { window_blocks: Some(asked), ..Asked::default() };
+        let (mut transfer, _) = Transfer::start(&asked, 1 << 20, 1468, MS(0));
+        assert_eq!(transfer.accepted(), [("windowsize", granted)]);
+        assert_eq!(transfer.on(ack(0), MS(1)), blocks(1, granted));
+    }
+}
+
+#[test]
+fn rs_tftpd_49_repeated_acks_do_not_multiply_blocks() {
     let (mut transfer, _) = plain(1 << 20);
     assert_eq!(transfer.on(ack(1), MS(10)), blocks(2, 2));
     assert_eq!(transfer.on(ack(1), MS(11)), Output::Wait);
@@ -150,6 +160,60 @@ fn a_repeated_ack_in_a_window_sends_again_once_per_timer() {
     assert_eq!(transfer.on(ack(0), MS(20)), blocks(1, 4));
     assert_eq!(transfer.on(ack(0), MS(21)), Output::Wait);
     assert_eq!(transfer.on(ack(0), MS(22)), Output::Wait);
+    assert_eq!(transfer.on(ack(0), MS(79)), Output::Wait, "the measured timer is 30 ms, twice that after each");
+    assert_eq!(transfer.on(ack(0), MS(80)), blocks(1, 4), "twice that after each");
+}
+
+#[test]
+fn a_busy_client_that_repeats_an_ack_for_each_block_of_a_long_queue_is_not_given_up() {
+    let asked = Asked { window_blocks: Some(64), ..Asked::default() };
+    let (mut transfer, _) = Transfer::start(&asked, 1 << 20, 1468, MS(0));
+    transfer.on(ack(0), MS(1));
+    transfer.on(ack(64), MS(2));
+    let mut windows = 0;
+    for now in 3..2000 {
+        match transfer.on(ack(64), MS(now)) {
+            Output::Blocks { first: 65, last: 128 } => windows += 1,
+            other => assert_eq!(other, Output::Wait),
+        }
+    }
+    assert!((2..=12).contains(&windows), "{windows}");
+    assert_eq!(transfer.on(ack(128), MS(2000)), blocks(129, 192));
+}
+
+#[test]
+fn rfc7440_a_gap_that_a_client_reports_for_each_later_block_is_filled_once() {
+    let asked = Asked { window_blocks: Some(16), ..Asked::default() };
+    let (mut transfer, _) = Transfer::start(&asked, 1 << 20, 1468, MS(0));
+    assert_eq!(transfer.on(ack(0), MS(10)), blocks(1, 16));
+    assert_eq!(transfer.on(ack(3), MS(15)), blocks(4, 19));
+    for _ in 5..=16 {
+        assert_eq!(transfer.on(ack(3), MS(16)), Output::Wait);
+    }
+    assert_eq!(transfer.on(ack(19), MS(25)), blocks(20, 35));
+}
+
+#[test]
+fn what_waited_for_a_disk_is_not_late() {
+    let (mut transfer, _) = plain(1 << 20);
+    transfer.on(ack(1), MS(2));
+    transfer.left(MS(4000));
+    assert_eq!(transfer.deadline(), MS(4100));
+    assert_eq!(transfer.on(Event::Timer, MS(4050)), Output::Wait);
+    assert_eq!(transfer.on(ack(2), MS(4001)), blocks(3, 3));
+}
+
+#[test]
+fn a_large_file_in_small_blocks_over_a_slow_link_has_the_time_it_needs() {
+    let (mut transfer, mut output) = plain(20 << 20);
+    let mut now = MS(0);
+    for block in 1..=40_961_u64 {
+        assert_eq!(output, blocks(block, block), "{now:?}");
+        now += MS(30);
+        output = transfer.on(ack(low_bits(block)), now);
+    }
+    assert_eq!(output, Output::Done);
+    assert!(now > LIFE * 4);
 }
 
 #[test]
@@ -162,7 +226,7 @@ fn error_ends_a_transfer_for_good() {
 }
 
 #[test]
-fn block_numbers_wrap_to_zero() {
+fn rpi_eeprom_720_block_numbers_wrap_to_zero() {
     let (mut transfer, mut output) = plain(70_000 * 512);
     let mut now = MS(0);
     for block in 1..=70_001_u64 {
