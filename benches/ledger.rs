@@ -56,7 +56,7 @@ fn now() -> Now {
 }
 
 fn note(n: u32, text: String) -> Change {
-    Change::EditDevice { mac: mac(n), note: Some(text), keyless_allowed: None, loader: None }
+    Change::EditDevice { mac: mac(n), note: Some(text), keyless_allowed: None, loader: None, address: None }
 }
 
 /// Devices as they report themselves, bound to Workers with a disk.

@@ -126,7 +126,8 @@ async fn measure(bound: u32) {
     let generation = shared.ledger.snapshot().generation;
     shared.target.settled(generation, FIRST_WITHIN).await.expect("everything exported");
     println!("| everything exported at a start, {bound} bound Workers | {:.1} s |", begun.elapsed().as_secs_f64());
-    let note = |n: u32| Change::EditDevice { mac: mac(n), note: Some(format!("note {n}")), keyless_allowed: None, loader: None };
+    let note =
+        |n: u32| Change::EditDevice { mac: mac(n), note: Some(format!("note {n}")), keyless_allowed: None, loader: None, address: None };
     told("the target has followed a note", bound, &follows(&shared, note).await);
     let bind = |n: u32| Change::Bind { mac: mac(bound + n), worker: worker(bound + n), force: false };
     told("the target has followed a bind", bound, &follows(&shared, bind).await);

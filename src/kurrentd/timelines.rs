@@ -4,7 +4,7 @@ use kurrent_core::explain::Sighting;
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::{Mono, Now};
 use kurrent_core::timeline::{Boot, Step};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 
 /// Strangers can create entries: beyond this many the one untouched longest goes.
@@ -16,18 +16,28 @@ const MAX_OUTCOME: usize = 120;
 /// One device's: its latest boot, when it was last touched, and the latest of each part.
 type Line = (Boot, Mono, Vec<Sighting>);
 
+/// Lines by MAC, and the MACs by when they were last touched: no packet of a new machine walks them all.
+#[derive(Default)]
+struct Lines {
+    by_mac: HashMap<MacAddr, Line>,
+    touched: BTreeSet<(Mono, MacAddr)>,
+}
+
 /// Timelines by MAC.
 #[derive(Default)]
-pub struct Timelines(Mutex<HashMap<MacAddr, Line>>);
+pub struct Timelines(Mutex<Lines>);
 
 impl Timelines {
     fn with<R>(&self, mac: MacAddr, now: Now, act: impl FnOnce(&mut Line) -> R) -> R {
-        let mut map = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let full = map.len() >= MAX_DEVICES && !map.contains_key(&mac);
-        if full && let Some(oldest) = map.iter().min_by_key(|(_, (_, touched, _))| *touched).map(|(m, _)| *m) {
-            map.remove(&oldest);
+        let mut guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Lines { by_mac, touched } = &mut *guard;
+        let full = by_mac.len() >= MAX_DEVICES && !by_mac.contains_key(&mac);
+        if full && let Some((_, oldest)) = touched.pop_first() {
+            by_mac.remove(&oldest);
         }
-        let entry = map.entry(mac).or_default();
+        let entry = by_mac.entry(mac).or_default();
+        touched.remove(&(entry.1, mac));
+        touched.insert((now.mono, mac));
         entry.1 = now.mono;
         act(entry)
     }
@@ -44,25 +54,30 @@ impl Timelines {
 
     /// Records what a part (`dhcp`, `tftp`, `http`) last did for a device; there are as many of them as there are parts.
     pub fn sight(&self, mac: MacAddr, part: &'static str, outcome: &str, refused: bool, now: Now) {
-        let outcome = outcome.chars().filter(|c| !c.is_control()).take(MAX_OUTCOME).collect();
-        self.with(mac, now, |(.., sightings)| {
-            sightings.retain(|s| s.part != part);
-            sightings.push(Sighting { part, outcome, refused, at: now.wall });
+        let outcome = outcome.chars().filter(|c| !c.is_control()).take(MAX_OUTCOME);
+        self.with(mac, now, |(.., sightings)| match sightings.iter_mut().find(|s| s.part == part) {
+            // In place: a client that asks again and again costs no allocation.
+            Some(seen) => {
+                seen.outcome.clear();
+                seen.outcome.extend(outcome);
+                (seen.refused, seen.at) = (refused, now.wall);
+            }
+            None => sightings.push(Sighting { part, outcome: outcome.collect(), refused, at: now.wall }),
         });
     }
 
     /// What each part last did for a device.
     #[must_use]
     pub fn sightings(&self, mac: MacAddr) -> Vec<Sighting> {
-        let map = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        map.get(&mac).map(|(.., sightings)| sightings.clone()).unwrap_or_default()
+        let lines = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        lines.by_mac.get(&mac).map(|(.., sightings)| sightings.clone()).unwrap_or_default()
     }
 
     /// In a word or two how far the device's latest boot is, for lists; empty when nothing was seen of it.
     #[must_use]
     pub fn summary(&self, mac: MacAddr) -> String {
-        let map = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Some((boot, ..)) = map.get(&mac) else { return String::new() };
+        let lines = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some((boot, ..)) = lines.by_mac.get(&mac) else { return String::new() };
         let step = boot.marks.last().map(|m| format!("{:?}", m.step).to_lowercase()).unwrap_or_default();
         match &boot.fault {
             Some(fault) => format!("{step} ({fault})"),
@@ -73,8 +88,8 @@ impl Timelines {
     /// The latest boot of a device, if anything was seen of it.
     #[must_use]
     pub fn of(&self, mac: MacAddr) -> Option<Boot> {
-        let map = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        map.get(&mac).map(|(boot, ..)| boot.clone()).filter(|boot| !boot.marks.is_empty() || boot.fault.is_some())
+        let lines = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        lines.by_mac.get(&mac).map(|(boot, ..)| boot.clone()).filter(|boot| !boot.marks.is_empty() || boot.fault.is_some())
     }
 }
 
@@ -93,8 +108,9 @@ mod tests {
                 timelines.sight(MacAddr([2, 0, 0, 0, a, b]), part, &"x".repeat(5000), true, at(u64::from(n)));
             }
         }
-        let map = timelines.0.lock().unwrap();
-        assert_eq!(map.len(), MAX_DEVICES);
+        let lines = timelines.0.lock().unwrap();
+        let map = &lines.by_mac;
+        assert_eq!((map.len(), lines.touched.len()), (MAX_DEVICES, MAX_DEVICES));
         assert!(map.values().all(|(.., s)| s.len() == 3 && s.iter().all(|s| s.outcome.len() == MAX_OUTCOME)));
         assert!(map.contains_key(&MacAddr([2, 0, 0, 0, 0x17, 0x6f])), "the latest stay");
     }

@@ -81,6 +81,24 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Why an address can not be reserved for a device, if so.
+    #[must_use]
+    pub fn check_reservation(&self, address: Ipv4Addr) -> Option<String> {
+        let Some(subnet) = self.dhcp.subnets().find(|subnet| subnet.contains(address)) else {
+            return Some(format!("{address} is in none of the networks that are served; see networking.boot and dhcp.subnets"));
+        };
+        let (first, last) = host_range(subnet.address, subnet.prefix);
+        let whose = match address {
+            own if own == self.boot_network.address => "the appliance's own address",
+            router if Some(router) == subnet.router => "the router's address",
+            end if end < first || end > last => "the network's own or its broadcast address",
+            _ => return None,
+        };
+        Some(format!("{address} is {whose}; choose another one from {first} to {last}"))
+    }
+}
+
 /// The first and last host address of a network.
 #[must_use]
 pub fn host_range(address: Ipv4Addr, prefix: u8) -> (Ipv4Addr, Ipv4Addr) {
@@ -307,6 +325,25 @@ pub struct Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_reserved_inside_a_subnet_and_not_where_it_is_somebodys_by_nature() {
+        let mut config = Config::default();
+        let [relayed, router] = [Ipv4Addr::new(10, 78, 0, 0), Ipv4Addr::new(10, 78, 0, 1)];
+        config.dhcp.relayed = vec![Subnet { address: relayed, router: Some(router), ..config.dhcp.local.clone() }];
+        for (address, fine) in [
+            ([10, 77, 0, 5], true),
+            ([10, 77, 0, 200], true),
+            ([10, 78, 0, 254], true),
+            ([10, 77, 0, 1], false),
+            ([10, 78, 0, 1], false),
+            ([10, 77, 0, 0], false),
+            ([10, 78, 0, 255], false),
+            ([10, 79, 0, 9], false),
+        ] {
+            assert_eq!(config.check_reservation(address.into()).is_none(), fine, "{address:?}");
+        }
+    }
 
     #[test]
     fn the_boot_network_holds_its_own_addresses_and_no_others() {

@@ -32,7 +32,7 @@ async fn nothing_that_a_verb_carries_besides_names_is_written() {
             note: mark(),
             labels: [(mark(), mark())].into(),
         },
-        Change::EditDevice { mac, note: Some(mark()), keyless_allowed: None, loader: Some(Some(mark())) },
+        Change::EditDevice { mac, note: Some(mark()), keyless_allowed: None, loader: Some(Some(mark())), address: None },
         Change::Label { mac, labels: [(mark(), mark())].into() },
         Change::CreateWorker { worker: worker.clone() },
         Change::SetWorkerError { worker: worker.clone(), error: mark() },

@@ -188,7 +188,7 @@ mod tests {
             let changes = [
                 register(1),
                 Change::Label { mac: mac(1), labels },
-                Change::EditDevice { mac: mac(1), note: Some(text.clone()), keyless_allowed: Some(true), loader: None },
+                Change::EditDevice { mac: mac(1), note: Some(text.clone()), keyless_allowed: Some(true), loader: None, address: None },
                 Change::CreateWorker { worker: worker("w1") },
                 Change::SetWorkerError { worker: worker("w1"), error: text.clone() },
             ];

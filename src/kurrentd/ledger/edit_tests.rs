@@ -8,7 +8,7 @@ use kurrent_core::ledger::DeviceState;
 use std::time::{Duration, Instant};
 
 fn note(n: u8, text: &str) -> Change {
-    Change::EditDevice { mac: mac(n), note: Some(text.into()), keyless_allowed: None, loader: None }
+    Change::EditDevice { mac: mac(n), note: Some(text.into()), keyless_allowed: None, loader: None, address: None }
 }
 
 /// A folder whose files are up to date with three devices, one bound to w1.

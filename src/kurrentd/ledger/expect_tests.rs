@@ -19,7 +19,7 @@ fn register(n: u8) -> Change {
 }
 
 fn note(n: u8, text: &str) -> Change {
-    Change::EditDevice { mac: mac(n), note: Some(text.into()), keyless_allowed: None, loader: None }
+    Change::EditDevice { mac: mac(n), note: Some(text.into()), keyless_allowed: None, loader: None, address: None }
 }
 
 fn bind(n: u8, name: &str, force: bool) -> Change {

@@ -350,7 +350,7 @@ async fn a_change_costs_a_look_at_its_own_worker_and_drift_of_others_is_found_by
     let right = bench.pass(&mut follower);
     let of = |worker: &str| bench.shared.ledger.snapshot().workers[&worker.parse::<WorkerId>().unwrap()].disks[0].nqn.to_string();
     bench.nvmet().run(&Step::Unlink(of("w2"))).unwrap();
-    bench.change(Change::EditDevice { mac: B, note: Some("moved".into()), keyless_allowed: None, loader: None }).await;
+    bench.change(Change::EditDevice { mac: B, note: Some("moved".into()), keyless_allowed: None, loader: None, address: None }).await;
     let seen = bench.pass(&mut follower);
     assert_eq!((seen.generation, seen.exports().len()), (bench.shared.ledger.snapshot().generation, 2), "a note looks at no disk");
     let unbound = bench.change(Change::Unbind { mac: A }).await;

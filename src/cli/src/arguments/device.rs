@@ -4,6 +4,7 @@ use super::values::{label, label_filter};
 use super::{Listing, Look, Sure};
 use clap::{Args, Subcommand, ValueEnum};
 use kurrent_core::id::{MacAddr, WorkerId};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 const BATCH: &str = "\
@@ -150,7 +151,7 @@ pub enum Device {
     },
     /// Change what people wrote down about it, and how it boots.
     #[command(
-        after_help = "Examples:\n  kurrent device edit 52:54:00:12:34:56 --note 'moved'\n  kurrent device edit 52:54:00:12:34:56 --no-loader"
+        after_help = "Examples:\n  kurrent device edit 52:54:00:12:34:56 --note 'moved'\n  kurrent device edit 52:54:00:12:34:56 --no-loader\n  kurrent device edit 52:54:00:12:34:56 --address 10.77.0.9"
     )]
     Edit(Edit),
     /// What its latest boot has done, step by step.
@@ -234,6 +235,12 @@ pub struct Changes {
     /// The loader of its architecture again.
     #[arg(long)]
     pub no_loader: bool,
+    /// The address that DHCP gives to it and to nobody else.
+    #[arg(long, conflicts_with = "no_address")]
+    pub address: Option<Ipv4Addr>,
+    /// A dynamic address again.
+    #[arg(long)]
+    pub no_address: bool,
 }
 
 /// `device edit`.

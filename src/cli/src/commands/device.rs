@@ -157,8 +157,13 @@ async fn admit(session: &Session, mac: MacAddr, hash: Option<String>, note: Opti
 async fn edit(session: &Session, wanted: Edit) -> Result<Value, Failure> {
     let changes = wanted.changes;
     let loader = if changes.no_loader { Some(Value::Null) } else { changes.loader.map(Value::from) };
-    let order =
-        body([("note", changes.note.map(Value::from)), ("keyless_allowed", changes.keyless_allowed.map(Value::from)), ("loader", loader)]);
+    let address = if changes.no_address { Some(Value::Null) } else { changes.address.map(|a| a.to_string().into()) };
+    let order = body([
+        ("note", changes.note.map(Value::from)),
+        ("keyless_allowed", changes.keyless_allowed.map(Value::from)),
+        ("loader", loader),
+        ("reserved_address", address),
+    ]);
     session.client.change(Method::PATCH, &path(wanted.device.mac), Some(order), None).await
 }
 

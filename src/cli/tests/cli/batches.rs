@@ -133,7 +133,11 @@ fn an_edit_names_only_what_changes() {
     fake.ok(&["device", "edit", "52:54:00:00:00:01", "--no-loader", "--keyless-allowed", "true"]);
     fake.ok(&["device", "edit", "52:54:00:00:00:01", "--note", ""]);
     fake.ok(&["master", "tag", "a_tpl_b.img", "--os", "debian"]);
+    fake.ok(&["device", "edit", "52:54:00:00:00:01", "--address", "10.77.0.9"]);
+    fake.ok(&["device", "edit", "52:54:00:00:00:01", "--no-address"]);
     fake.fails(&["device", "edit", "52:54:00:00:00:01"], 2);
     let bodies: Vec<_> = fake.seen().iter().map(|s| s.json()).collect();
-    assert_eq!(bodies, [json!({ "keyless_allowed": true, "loader": null }), json!({ "note": "" }), json!({ "os": "debian" })]);
+    let [first, second] = [json!({ "reserved_address": "10.77.0.9" }), json!({ "reserved_address": null })];
+    let loader = json!({ "keyless_allowed": true, "loader": null });
+    assert_eq!(bodies, [loader, json!({ "note": "" }), json!({ "os": "debian" }), first, second]);
 }

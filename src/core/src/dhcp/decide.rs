@@ -379,3 +379,7 @@ mod tests;
 #[cfg(test)]
 #[path = "hostile_tests.rs"]
 mod hostile_tests;
+
+#[cfg(test)]
+#[path = "subnet_tests.rs"]
+mod subnet_tests;

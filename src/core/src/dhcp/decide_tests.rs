@@ -14,7 +14,7 @@ pub(super) const REQUEST: u8 = 3;
 pub(super) const DECLINE: u8 = 4;
 pub(super) const RELEASE: u8 = 7;
 const INFORM: u8 = 8;
-const OTHER_SERVER: [u8; 4] = [10, 77, 0, 2];
+pub(super) const OTHER_SERVER: [u8; 4] = [10, 77, 0, 2];
 
 pub(super) fn address(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last)

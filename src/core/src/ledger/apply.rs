@@ -72,7 +72,9 @@ impl Next {
             Change::Register { mac, public_key, keyless_allowed, note, labels } => {
                 self.register(mac, public_key, keyless_allowed, note, labels, now)
             }
-            Change::EditDevice { mac, note, keyless_allowed, loader } => self.edit_device(mac, note, keyless_allowed, loader),
+            Change::EditDevice { mac, note, keyless_allowed, loader, address } => {
+                self.edit_device(mac, note, keyless_allowed, loader, address)
+            }
             Change::Bind { mac, worker, force } => self.bind(mac, &worker, force),
             Change::BindAll { pairs, force } => self.bind_all(&pairs, force),
             Change::Unbind { mac } => self.unbind(mac),

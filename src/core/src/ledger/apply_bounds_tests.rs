@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ledger::rules::MAX_WINDOW_MINUTES;
+use std::net::Ipv4Addr;
 
 #[test]
 fn the_window_is_open_for_one_to_sixty_minutes_and_expires_on_read() {
@@ -109,11 +110,19 @@ fn a_refusal_names_the_value_at_fault() {
     let field = |play: &Play, change: Change| apply(&play.ledger, change, play.now).unwrap_err().field;
     play.ok(add(1, 1, "debian", "12"));
     let tag = play.ledger.workers.get(&worker(1)).unwrap().disks[0].os_tag.clone();
+    let reserve =
+        |address| Change::EditDevice { mac: mac(2), note: None, keyless_allowed: None, loader: None, address: Some(Some(address)) };
+    play.ok(reserve(Ipv4Addr::LOCALHOST));
+    play.ok(reserve(Ipv4Addr::LOCALHOST));
     let boot = BootSettings { menu_timeout_ms: Some(u32::MAX), ..BootSettings::default() };
     for (change, expected) in [
         (Change::Label { mac: mac(1), labels: [("a b".to_owned(), String::new())].into() }, "labels"),
-        (Change::EditDevice { mac: mac(1), note: Some("\0".into()), keyless_allowed: None, loader: None }, "note"),
-        (Change::EditDevice { mac: mac(1), note: None, keyless_allowed: None, loader: Some(Some("/".into())) }, "loader"),
+        (Change::EditDevice { mac: mac(1), note: Some("\0".into()), keyless_allowed: None, loader: None, address: None }, "note"),
+        (Change::EditDevice { mac: mac(1), note: None, keyless_allowed: None, loader: Some(Some("/".into())), address: None }, "loader"),
+        (
+            Change::EditDevice { mac: mac(1), note: None, keyless_allowed: None, loader: None, address: Some(Some(Ipv4Addr::LOCALHOST)) },
+            "reserved_address",
+        ),
         (Change::RemarkDisk { worker: worker(1), os_tag: tag, remark: "x".repeat(1025) }, "remark"),
         (Change::EditSettings { enforcement: Some(Some(true)), boot: Some(boot) }, "menu_timeout_ms"),
         (Change::OpenWindow { until: minutes(play.now, 61) }, "minutes"),

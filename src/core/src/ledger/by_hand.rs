@@ -99,6 +99,7 @@ fn device(all: &mut Vec<Done>, was: Option<&Device>, is: Option<&Device>) {
         .when(was_there.public_key != is_there.public_key, "public_key")
         .given("keyless_allowed", keyless.then_some(is_there.keyless_allowed))
         .when(was_there.loader != is_there.loader, "loader")
+        .when(was_there.address != is_there.address, "address")
         .when(was_there.note != is_there.note, "note")
         .text();
     if !edited.is_empty() {

@@ -4,6 +4,7 @@ use super::schema::{Agent, BootSettings, Disk, Fingerprint, JoinToken, MasterTag
 use crate::id::{AgentName, FileName, MacAddr, OsTag, WorkerId};
 use crate::time::Wall;
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 /// One change asked of the ledger writer.
 #[derive(Clone, Debug)]
@@ -44,6 +45,9 @@ pub enum Change {
         keyless_allowed: Option<bool>,
         /// Loader from the loader table; the inner `None` takes the override away.
         loader: Option<Option<String>>,
+        /// The address that DHCP gives it; the inner `None` takes the reservation away. Whether it lies in a subnet is asked
+        /// where the configuration is known: [`crate::config::Config::check_reservation`].
+        address: Option<Option<Ipv4Addr>>,
     },
     /// [`Change::Bind`] for each pair in order, all of them or none. No device and no Worker may occur twice.
     BindAll {

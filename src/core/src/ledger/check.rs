@@ -5,7 +5,7 @@ use super::rules::check_disk;
 use super::schema::{Device, DeviceState, Worker, key_hash};
 use super::unread::Unread;
 use super::view::{LAST_GENERATION, Ledger};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Said of a number above [`LAST_GENERATION`].
 pub(super) const BEYOND: &str = "leaves no room for changes; write back what was there before";
@@ -41,6 +41,7 @@ impl Records {
                 ledger.note_disk_names(disk, id);
             }
         }
+        let mut reserved = HashMap::new();
         for (mac, device) in &devices {
             let wrong = |what: String| Contradiction { file: "devices.yml", record: mac.to_string(), what };
             check_device(device).map_err(wrong)?;
@@ -54,6 +55,11 @@ impl Records {
                 if let Some(other) = ledger.bound.insert(worker.clone(), *mac) {
                     return Err(wrong(format!("devices {other} and {mac} are both bound to Worker {worker}; unbind one of them")));
                 }
+            }
+            if let Some(address) = device.address
+                && let Some(other) = reserved.insert(address, mac)
+            {
+                return Err(wrong(format!("devices {other} and {mac} both have the address {address}; remove it from one of them")));
             }
             // An epoch is a generation: none may lie ahead, or it would be given out twice.
             ledger.generation = ledger.generation.max(device.epoch);

@@ -83,9 +83,10 @@ impl Change {
                 .value("keyless_allowed", keyless_allowed)
                 .when(!note.is_empty(), "note")
                 .when(!labels.is_empty(), &format!("labels={}", labels.len())),
-            Self::EditDevice { note, keyless_allowed, loader, .. } => words
+            Self::EditDevice { note, keyless_allowed, loader, address, .. } => words
                 .given("keyless_allowed", keyless_allowed.as_ref())
                 .given("loader", loader.as_ref().map(|l| if l.is_some() { "own" } else { "none" }))
+                .given("address", address.as_ref().map(|a| a.map_or_else(|| "none".to_owned(), |a| a.to_string())))
                 .when(note.is_some(), "note"),
             Self::Bind { force, .. } | Self::BindAll { force, .. } => words.when(*force, "force"),
             Self::Rekey { until, .. } => words.until(*until),
@@ -155,7 +156,13 @@ mod tests {
             (Change::OpenWindow { until }, "until=2026-11-30T12:00:00Z"),
             (Change::Rekey { mac, until: None }, "until=none"),
             (
-                Change::EditDevice { mac, note: Some("hunter2".into()), keyless_allowed: Some(true), loader: Some(Some("hunter2".into())) },
+                Change::EditDevice {
+                    mac,
+                    note: Some("hunter2".into()),
+                    keyless_allowed: Some(true),
+                    loader: Some(Some("hunter2".into())),
+                    address: None,
+                },
                 "keyless_allowed=true loader=own note",
             ),
         ] {

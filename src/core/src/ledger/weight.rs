@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// What the records of one file weigh at most. The reader takes more (`kurrentd`'s `ledger::folder`), heads and comments among it.
 pub const MAX_WEIGHT: u64 = 192 * 1024 * 1024;
 /// Keys, names, times, the public key, and what a device says of itself (ten values of at most 128 octets).
-const DEVICE: u64 = 1200 + 10 * 128 * ESCAPED;
+const DEVICE: u64 = 1240 + 10 * 128 * ESCAPED;
 const WORKER: u64 = 600;
 /// Its names are up to 255 octets long.
 const DISK: u64 = 1500;

@@ -8,7 +8,7 @@ mod view;
 
 use super::body::{Body, Query, Segments, given, unique_map};
 use super::etag::{Conditions, IfMatch, of_generation, tagged};
-use super::names::{Cursor, DiskFile, Labelling, MacAddress, Note, PublicKey, WorkerName};
+use super::names::{Address, Cursor, DiskFile, Labelling, MacAddress, Note, PublicKey, WorkerName};
 use super::page::{MAX_LIMIT, Wanted};
 use super::problem::Problem;
 use super::{ACTOR, Api};
@@ -25,6 +25,7 @@ use kurrent_core::ledger::{Change, Device, DeviceState, Ledger};
 pub(super) use orders::Nothing;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -190,6 +191,10 @@ struct Edit {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<DiskFile>)]
     loader: Option<Option<String>>,
+    /// The address that DHCP gives to it and to nobody else, in force from its next DISCOVER on; null: a dynamic one again.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Address>)]
+    reserved_address: Option<Option<Ipv4Addr>>,
 }
 
 /// Edit a device
@@ -199,8 +204,11 @@ struct Edit {
     responses((status = 200, description = "As it is now", body = DeviceView, headers(("ETag" = String)))))]
 async fn edit_device(State(api): State<Api>, conditions: Conditions, path: Segments, Body(body): Body<Edit>) -> Result<Response, Problem> {
     let mac = path.read("mac")?;
-    let Edit { note, keyless_allowed, loader } = body;
-    let change = Change::EditDevice { mac, note, keyless_allowed, loader };
+    let Edit { note, keyless_allowed, loader, reserved_address } = body;
+    if let Some(what) = reserved_address.flatten().and_then(|address| api.shared.config.check_reservation(address)) {
+        return Err(Problem::new(422, "address_invalid", what).at("reserved_address"));
+    }
+    let change = Change::EditDevice { mac, note, keyless_allowed, loader, address: reserved_address };
     let (_, ledger) = api.shared.ledger.submit_if(change, ACTOR, conditions.expect(|tag| Expectation::Device(mac, tag))).await?;
     answer(&api, &ledger, mac, StatusCode::OK)
 }

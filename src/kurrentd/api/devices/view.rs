@@ -109,6 +109,10 @@ pub(in crate::api) struct DeviceView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     loader: Option<String>,
+    /// The address that is reserved for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Address>, nullable = false)]
+    reserved_address: Option<Ipv4Addr>,
     labels: BTreeMap<String, String>,
     note: String,
     #[schema(value_type = FingerprintView)]
@@ -146,6 +150,7 @@ impl DeviceView {
             rekey_until: d.rekey_until,
             keyless_allowed: d.keyless_allowed,
             loader: d.loader,
+            reserved_address: d.address,
             labels: d.labels,
             note: d.note,
             fingerprint: d.fingerprint.into(),

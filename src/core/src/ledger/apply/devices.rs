@@ -7,6 +7,8 @@ use crate::ledger::rules::{check_labels, check_until, checked_loader, checked_no
 use crate::ledger::schema::{Device, DeviceState, Fingerprint, Source, key_hash};
 use crate::time::{Now, Wall};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 impl Next {
     pub(super) fn report(
@@ -104,6 +106,7 @@ impl Next {
         note: Option<String>,
         keyless_allowed: Option<bool>,
         loader: Option<Option<String>>,
+        address: Option<Option<Ipv4Addr>>,
     ) -> Result<Outcome, Rejected> {
         let before = self.device(mac)?;
         let mut device = before.clone();
@@ -112,6 +115,14 @@ impl Next {
         }
         if let Some(loader) = loader {
             device.loader = loader.map(checked_loader).transpose()?;
+        }
+        if let Some(address) = address {
+            let other = |d: &&Arc<Device>| address.is_some() && d.address == address && d.mac != mac;
+            if let (Some(other), Some(address)) = (self.ledger.devices.values().find(other), address) {
+                let detail = format!("{address} is reserved for device {}; take it from there first, or choose another one", other.mac);
+                return Err(rejected(409, "address_taken", detail).at("reserved_address"));
+            }
+            device.address = address;
         }
         device.keyless_allowed = keyless_allowed.unwrap_or(device.keyless_allowed);
         if device != before {

@@ -51,7 +51,8 @@ fn some_change() -> impl Strategy<Value = Change> {
             mac: mac(m),
             note: Some(note),
             keyless_allowed: None,
-            loader: None
+            loader: None,
+            address: None
         }),
         (0u8..4).prop_map(|w| Change::CreateWorker { worker: worker(w) }),
         (0u8..4).prop_map(|w| Change::DeleteWorker { worker: worker(w) }),
@@ -118,7 +119,7 @@ fn a_note_and_an_unbound_device_change_nothing_of_the_target() {
         Change::Bind { mac: mac(1), worker: worker(1), force: false },
     ];
     let before = after(Ledger::default(), setup);
-    let note = Change::EditDevice { mac: mac(1), note: Some("moved".into()), keyless_allowed: None, loader: None };
+    let note = Change::EditDevice { mac: mac(1), note: Some("moved".into()), keyless_allowed: None, loader: None, address: None };
     let noted = after(before.clone(), vec![note, register(2)]);
     assert!(noted.generation > before.generation);
     assert_eq!(workers(&before, &noted), BTreeSet::new());
