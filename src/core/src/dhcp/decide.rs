@@ -383,3 +383,7 @@ mod hostile_tests;
 #[cfg(test)]
 #[path = "subnet_tests.rs"]
 mod subnet_tests;
+
+#[cfg(test)]
+#[path = "sequence_tests.rs"]
+mod sequence_tests;

@@ -9,15 +9,15 @@ use crate::id::MacAddr;
 use crate::ledger::{Device, DeviceState};
 use std::sync::Arc;
 
-const RELAY: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+pub(super) const RELAY: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const INFORM: u8 = 8;
 
-fn far(last: u8) -> Ipv4Addr {
+pub(super) fn far(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 78, 0, last)
 }
 
 /// With a second subnet behind [`RELAY`], with terms of its own.
-fn routed() -> World {
+pub(super) fn routed() -> World {
     let mut world = World::default();
     let dhcp = &mut world.config.dhcp;
     dhcp.local.router = Some(address(254));
@@ -28,7 +28,7 @@ fn routed() -> World {
     world
 }
 
-fn reserve(world: &mut World, who: MacAddr, state: DeviceState, address: Option<Ipv4Addr>) {
+pub(super) fn reserve(world: &mut World, who: MacAddr, state: DeviceState, address: Option<Ipv4Addr>) {
     world.record(who, state);
     let device = Device { address, ..Device::clone(&world.ledger.devices[&who]) };
     world.leases.heed(who, Some(&device));
@@ -309,7 +309,7 @@ fn reservations_of_a_full_range_are_still_in_force() {
     assert_eq!(offered(&mut world, mac(3), 3601), address(101));
 }
 
-fn bootp(who: MacAddr) -> Request {
+pub(super) fn bootp(who: MacAddr) -> Request {
     let mut packet = packet(DISCOVER, who, &[]);
     packet.options = Default::default();
     msg::request(&packet).unwrap()
@@ -336,7 +336,7 @@ fn rfc_1534_bootp_gets_a_plain_reply_and_a_lease_without_end() {
 }
 
 #[test]
-fn bootp_is_for_whom_the_operator_says_and_strangers_find_its_bounds() {
+pub(super) fn bootp_is_for_whom_the_operator_says_and_strangers_find_its_bounds() {
     let mut world = World::with_range(100, 115);
     world.config.dhcp.bootp = Bootp::On;
     world.config.dhcp.newcomers_per_minute = 20;

@@ -267,10 +267,16 @@ impl Leases {
         match change {
             Change::Offer { holder, address } => {
                 self.note_newcomer(holder, address, now.mono);
-                // An own address that is bound or rests stays as it is: an offer takes nothing away.
+                let hold = now.mono.after(OFFER_HOLD);
+                // An own address that is bound or rests stays so: an offer takes nothing away. But it is held like any other.
                 let kept = |l: &Lease| l.holder == holder && !matches!(l.state, State::Offered | State::Declined);
-                if !self.by_address.get(&address).is_some_and(kept) {
-                    self.put(address, holder, State::Offered, now.mono.after(OFFER_HOLD));
+                match self.by_address.get(&address).copied().filter(kept) {
+                    Some(lease) if lease.until < hold => {
+                        self.unlist(address, &lease);
+                        self.list(address, Lease { until: hold, ..lease });
+                    }
+                    Some(_) => {}
+                    None => self.put(address, holder, State::Offered, hold),
                 }
                 None
             }
