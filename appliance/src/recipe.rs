@@ -2,6 +2,7 @@
 
 use crate::steps::sorted_entries;
 use anyhow::{Context as _, Result, bail};
+use kurrent_core::dhcp::pxe::LOADERS;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,9 +13,6 @@ pub const STUB: &str = "systemd-boot-efi/usr/lib/systemd/boot/efi/linuxx64.efi.s
 
 /// The unpacked kernel package, below the dependencies' folder.
 const KERNEL: &str = "linux-image-amd64";
-
-/// Debian's iPXE binaries that Kurrent serves, as they are and under their own names.
-const LOADERS: [&str; 4] = ["snponly.efi", "ipxe-amd64.efi", "ipxe-arm64.efi", "undionly.kpxe"];
 
 /// The kernel's release and its file.
 pub fn kernel(deps: &Path) -> Result<(String, PathBuf)> {
@@ -33,7 +31,7 @@ pub fn module_tree(deps: &Path, release: &str) -> PathBuf {
     deps.join(KERNEL).join("usr/lib/modules").join(release)
 }
 
-/// The loaders by the names under which they are served.
+/// The loaders: Debian's iPXE binaries as they are, by the names under which they are served.
 pub fn loaders(deps: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
     let folder = deps.join("ipxe/usr/lib/ipxe");
     let find = |name: &'static str| {

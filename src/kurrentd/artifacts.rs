@@ -1,20 +1,19 @@
 //! The files of the boot plane: a fixed table of names, so that no request can name anything else.
 
+use kurrent_core::dhcp::pxe::LOADERS;
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
 /// What `/files/` holds besides [`LOADERS`]: name there and path under `files_dir` are the same.
 const NAMES: &[&str] = &["kurrent-attest.efi", KERNEL, "worker/stage1.img"];
-/// Network boot programs: their download is a step of the timeline.
-pub const LOADERS: &[&str] = &["snponly.efi", "ipxe.efi", "ipxe-amd64.efi", "ipxe-arm64.efi", "undionly.kpxe"];
 /// The kernel: its download is a step of the timeline.
 pub const KERNEL: &str = "worker/vmlinuz";
 
 /// The table's own entry for a requested name.
 #[must_use]
 pub fn known(name: &str) -> Option<&'static str> {
-    NAMES.iter().chain(LOADERS).find(|known| **known == name).copied()
+    NAMES.iter().chain(&LOADERS).find(|known| **known == name).copied()
 }
 
 /// Opens a file of the table, with its size. Blocks on the disk.

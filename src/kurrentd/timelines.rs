@@ -52,7 +52,7 @@ impl Timelines {
         self.with(mac, now, |(boot, ..)| boot.fault = (!fault.is_empty()).then(|| fault.chars().take(200).collect()));
     }
 
-    /// Records what a part (`dhcp`, `tftp`, `http`) last did for a device; there are as many of them as there are parts.
+    /// Records what a part (`dhcp`, `loader`, `tftp`, `http`) last did for a device; there are as many of them as there are parts.
     pub fn sight(&self, mac: MacAddr, part: &'static str, outcome: &str, refused: bool, now: Now) {
         let outcome = outcome.chars().filter(|c| !c.is_control()).take(MAX_OUTCOME);
         self.with(mac, now, |(.., sightings)| match sightings.iter_mut().find(|s| s.part == part) {

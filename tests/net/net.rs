@@ -1,6 +1,7 @@
 //! One boot network per test: a bridge in a namespace, the daemon on it, clients in namespaces of their own.
 
 use anyhow::{Context, Result, bail};
+use kurrent_core::dhcp::pxe::LOADERS;
 use kurrent_harness::api::Api;
 use kurrent_harness::capture::Capture;
 use kurrent_harness::evidence::Run;
@@ -60,7 +61,7 @@ impl Net {
         for folder in ["state", "disks", "files"] {
             fs::create_dir(net.path(folder))?;
         }
-        for (index, name) in ["snponly.efi", "ipxe-amd64.efi", "ipxe-arm64.efi", "undionly.kpxe"].into_iter().enumerate() {
+        for (index, name) in LOADERS.into_iter().enumerate() {
             fs::write(net.path("files").join(name), loader(index))?;
         }
         net.configure("")?;

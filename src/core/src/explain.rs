@@ -4,6 +4,7 @@
 //! machine shut out, is it seen at all, did it get as far as a script, may it boot, has it something to boot from, does the disk
 //! go out, what did its system say. What is fine is said as well, so that a person knows that it was looked at.
 
+use crate::dhcp::pxe::NO_LOADER;
 use crate::ledger::schema::MENU_REBOOT;
 use crate::ledger::{Device, DeviceState, Ledger, Worker};
 use crate::time::Wall;
@@ -199,6 +200,15 @@ fn of_stranger(facts: &Facts<'_>) -> Vec<Finding> {
 /// How far a machine came that has not reported itself.
 fn how_far(facts: &Facts<'_>, standing: &str) -> Option<Finding> {
     let reached = facts.boot.and_then(|b| b.marks.iter().max_by_key(|m| m.step));
+    let without = facts.sightings.iter().find(|s| s.outcome.starts_with(NO_LOADER));
+    if let Some(without) = without.filter(|_| reached.is_none_or(|mark| mark.step == Step::Dhcp)) {
+        let what = format!("{standing}; it asked to boot, and there is {}", without.outcome);
+        let next_step =
+            "set its firmware to one that has a loader (x64, ARM64, RISC-V 64, LoongArch 64), or choose a loader for this device";
+        let mut finding = blocking("no_loader_for_architecture", what, next_step);
+        finding.evidence = vec![seen(without)];
+        return Some(finding);
+    }
     let mut finding = match reached.map(|m| m.step) {
         None if facts.sightings.is_empty() => blocking(
             "never_seen",

@@ -224,3 +224,12 @@ fn what_the_target_does_not_do_is_told_before_what_the_machine_did() {
     ]);
     script().edit(|c| c.target = TargetFacts::default()).check(&[(Warning, "target_not_looked"), (Warning, "not_answered")]);
 }
+
+#[test]
+fn a_machine_of_an_architecture_without_loader_is_told_so_until_it_gets_further() {
+    let sighting =
+        || Sighting { part: "loader", outcome: format!("{NO_LOADER} its architecture (6 x86 UEFI)"), refused: true, at: now().wall };
+    let at = |steps: &[Step]| Case::new(with_disk()).steps(steps, "").edit(|c| c.sightings = vec![sighting()]);
+    at(&[Dhcp]).check(&[(Blocking, "no_loader_for_architecture")]);
+    at(&[Dhcp, Loader]).check(&[(Blocking, "no_script")]);
+}

@@ -219,6 +219,13 @@ impl Server {
         let Decision { change, reply, reason } = decide(&request, &view, now);
         let record = change.and_then(|change| self.table.apply(change, now));
         let address = reply.as_ref().map(|(packet, _)| packet.yiaddr);
+        let without_file = reason == Reason::Offered && reply.as_ref().is_some_and(|(packet, _)| packet.siaddr.is_unspecified());
+        if let Some(why) = request.client.without_loader().filter(|_| without_file) {
+            self.shared.timelines.sight(request.mac, "loader", &why, true, now);
+            if let Some(more) = self.quiet.admit("no loader", now.mono) {
+                tracing::warn!(mac = %request.mac, more, "DHCP: {why}: an address is offered, and no boot file");
+            }
+        }
         let encode = |packet| wire::encode(&packet, request.max_reply_bytes);
         let outgoing = reply.map(|(packet, to)| Outgoing { octets: encode(packet), to, mac: request.mac });
         match (record, outgoing) {

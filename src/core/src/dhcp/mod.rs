@@ -6,6 +6,7 @@
 //! text form; `client` the uplink's client.
 
 pub mod address;
+pub mod arch;
 pub mod client;
 pub mod decide;
 pub mod holder;

@@ -77,6 +77,8 @@ pub struct Request {
     pub server_override: Option<Ipv4Addr>,
     /// Which network boot client asks.
     pub client: Client,
+    /// The boot item that it asks for on port 4011.
+    pub boot_item: Option<[u8; 4]>,
 }
 
 impl Request {
@@ -143,7 +145,8 @@ pub fn request(packet: &Packet) -> Result<Request, NotRequest> {
         echoed: echoed.into_iter().filter_map(|code| Some((code, options.bytes(code)?.to_vec()))).collect(),
         link_selection: relayed_address(relay, SUBOPTION_LINK_SELECTION),
         server_override: relayed_address(relay, SUBOPTION_SERVER_OVERRIDE),
-        client: pxe::identify(options),
+        client: pxe::identify(options, Some(mac)),
+        boot_item: pxe::boot_item(options),
     })
 }
 
@@ -195,7 +198,7 @@ pub fn granted(request: &Request, kind: ReplyKind, yiaddr: Ipv4Addr, lease_secs:
         packet.options.push(option::LEASE_TIME, &secs.to_be_bytes());
     }
     packet.options.push(option::SUBNET_MASK, &terms.mask.octets());
-    boot_fields(&mut packet, terms);
+    pxe::put(&mut packet, terms.server, &terms.boot);
     if matches!(request.client, Client::Ipxe | Client::WeakIpxe(_)) {
         packet.options.push(option::IPXE_ENCAPSULATED, &IPXE_NO_PROXY_DHCP);
     }
@@ -261,7 +264,7 @@ pub fn refused(request: &Request, server_id: Ipv4Addr, why: &str) -> Packet {
     packet
 }
 
-fn head(request: &Request, kind: ReplyKind, server_id: Ipv4Addr) -> Packet {
+pub(super) fn head(request: &Request, kind: ReplyKind, server_id: Ipv4Addr) -> Packet {
     let mut packet = bare(request);
     let number = match kind {
         ReplyKind::Offer => 2,
@@ -281,27 +284,8 @@ fn bare(request: &Request) -> Packet {
     packet
 }
 
-fn echo(packet: &mut Packet, request: &Request) {
+pub(super) fn echo(packet: &mut Packet, request: &Request) {
     for (code, value) in &request.echoed {
         packet.options.push(*code, value);
     }
-}
-
-/// `siaddr`, `sname`, `file` and options 66, 67 agree: firmware reads one or the other (openwrt packages 14660).
-/// Option 60 goes to HTTP boot only: in a full offer without option 43 it sends EDK2 to port 4011 (edk2 8149).
-fn boot_fields(packet: &mut Packet, terms: &Terms) {
-    let name = match &terms.boot {
-        BootFile::Nothing => return,
-        BootFile::Tftp(name) | BootFile::Url(name) => name,
-        BootFile::HttpBoot(url) => {
-            packet.options.push(option::VENDOR_CLASS, b"HTTPClient");
-            url
-        }
-    };
-    let server = terms.server.to_string();
-    packet.siaddr = terms.server;
-    packet.sname = server.clone().into_bytes();
-    packet.file = name.clone().into_bytes();
-    packet.options.push(option::TFTP_SERVER_NAME, server.as_bytes());
-    packet.options.push(option::BOOT_FILE_NAME, name.as_bytes());
 }

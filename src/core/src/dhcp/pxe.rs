@@ -1,66 +1,44 @@
 //! Which network boot client asks, and what it is given to boot. Firmware quirks live here.
 //!
 //! Order matters: iPXE's first DISCOVER also says `PXEClient` in option 60 (ipxe 1527), so iPXE is recognised first, by
-//! user class *and* by its own option 175. An iPXE that speaks HTTP is never offered a loader again (loops: ipxe 908, 922).
+//! user class *and* by its own option 175. An iPXE that speaks HTTP is never offered a loader again (loops: ipxe 908, 922,
+//! 203).
 
-use super::wire::{Options, option};
-use std::net::SocketAddrV4;
+use super::wire::{Options, Packet, option};
+use crate::id::MacAddr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// The loaders that are served, by the short flat names that every firmware can take (smee 225).
-pub const LOADERS: [&str; 4] = ["snponly.efi", "ipxe-amd64.efi", "ipxe-arm64.efi", "undionly.kpxe"];
+pub use super::arch::{Arch, LOADERS, is_loader};
+
 /// Generated iPXE script that stock iPXE fetches from the TFTP folder it came from.
 pub const AUTOEXEC: &str = "autoexec.ipxe";
+/// What the log and `explain` say of a client whose architecture has no loader begins with this.
+pub const NO_LOADER: &str = "no loader for";
 
 /// Suboption of 175 by which iPXE says that it speaks HTTP.
 const IPXE_FEATURE_HTTP: u8 = 19;
-const CLASS_PXE: &[u8] = b"PXEClient";
-const CLASS_HTTP: &[u8] = b"HTTPClient";
+pub(super) const CLASS_PXE: &[u8] = b"PXEClient";
+pub(super) const CLASS_HTTP: &[u8] = b"HTTPClient";
 const USER_CLASS_IPXE: &[u8] = b"iPXE";
-
-/// Client system architecture (RFC 4578 s2.1 and the IANA registry "Processor Architecture Types").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arch {
-    /// 0.
-    Bios,
-    /// 7 and 9: firmware in the field sends either (RFC 4578 erratum).
-    X64,
-    /// 11.
-    Arm64,
-    /// 16.
-    X64Http,
-    /// 19.
-    Arm64Http,
-    /// Everything else: no loader for it.
-    Other(u16),
-}
-
-impl From<u16> for Arch {
-    fn from(number: u16) -> Self {
-        match number {
-            0 => Self::Bios,
-            7 | 9 => Self::X64,
-            11 => Self::Arm64,
-            16 => Self::X64Http,
-            19 => Self::Arm64Http,
-            other => Self::Other(other),
-        }
-    }
-}
-
-impl Arch {
-    fn is_http(self) -> bool {
-        matches!(self, Self::X64Http | Self::Arm64Http | Self::Other(15 | 17 | 18 | 20))
-    }
-
-    fn loader(self) -> Option<&'static str> {
-        match self {
-            Self::Bios => Some("undionly.kpxe"),
-            Self::X64 | Self::X64Http => Some("snponly.efi"),
-            Self::Arm64 | Self::Arm64Http => Some("ipxe-arm64.efi"),
-            Self::Other(_) => None,
-        }
-    }
-}
+/// iPXE's ancestor in old option ROMs: it is too old for our scripts.
+const USER_CLASS_GPXE: &[u8] = b"gPXE";
+/// Suboption of option 43 by which a client names the boot server that it asks on port 4011 (PXE 2.1 table 2-1).
+const PXE_BOOT_ITEM: u8 = 71;
+/// Option 43 as the ROMs of Raspberry Pi look for it: they boot from a server whose boot menu has this very entry, and from
+/// no other (raspberrypi/firmware 801, 1265). The octets are those of the vendor's own example.
+const RASPBERRY_PI_BOOT: &[u8] = b"\x06\x01\x03\x0a\x04\x00PXE\x09\x14\x00\x00\x11Raspberry Pi Boot\xff";
+/// Raspberry Pi's blocks in the IEEE registry: Foundation, Trading, Ltd.
+const RASPBERRY_PI_OUIS: [[u8; 3]; 7] = [
+    [0xb8, 0x27, 0xeb],
+    [0xdc, 0xa6, 0x32],
+    [0xe4, 0x5f, 0x01],
+    [0x28, 0xcd, 0xc1],
+    [0xd8, 0x3a, 0xdd],
+    [0x2c, 0xcf, 0x67],
+    [0x88, 0xa2, 0x9e],
+];
+/// Option 97 of a Raspberry Pi 4 and later: type 0, then its own four letters (rpi-eeprom 103).
+const RASPBERRY_PI_MACHINE_ID: &[u8] = b"\0RPi";
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,9 +49,11 @@ pub enum Client {
     Firmware(Vec<Arch>),
     /// UEFI HTTP boot.
     Http(Vec<Arch>),
+    /// The ROM or boot program of a Raspberry Pi: it asks for its own files by its own names.
+    RaspberryPi,
     /// An iPXE that fetches scripts over HTTP.
     Ipxe,
-    /// An iPXE without HTTP (an option ROM): it is chained once into ours.
+    /// An iPXE without HTTP (an option ROM), or a gPXE: it is chained once into ours.
     WeakIpxe(Vec<Arch>),
 }
 
@@ -82,6 +62,14 @@ impl Client {
     #[must_use]
     pub fn boots(&self) -> bool {
         *self != Self::System
+    }
+
+    /// Says for the log that this client boots, and that there is nothing for its architecture.
+    #[must_use]
+    pub fn without_loader(&self) -> Option<String> {
+        let (Self::Firmware(archs) | Self::Http(archs) | Self::WeakIpxe(archs)) = self else { return None };
+        let named = || archs.iter().map(|arch| format!("{arch:?}")).collect::<Vec<_>>().join(", ");
+        archs.iter().all(|arch| arch.loader().is_none()).then(|| format!("{NO_LOADER} its architecture ({})", named()))
     }
 }
 
@@ -96,19 +84,27 @@ pub enum BootFile {
     Url(String),
     /// A URL for UEFI HTTP boot, which takes an offer only when it echoes `HTTPClient` in option 60 (xcat-core 7743).
     HttpBoot(String),
+    /// Our TFTP server, and the menu entry that the ROM looks for.
+    RaspberryPi,
 }
 
-/// Recognises the client by its options.
+/// Recognises the client by its options, a Raspberry Pi also by its MAC where that is known.
 #[must_use]
-pub fn identify(options: &Options) -> Client {
+pub fn identify(options: &Options, mac: Option<MacAddr>) -> Client {
     let class = options.bytes(option::VENDOR_CLASS).unwrap_or_default();
     let features = options.bytes(option::IPXE_ENCAPSULATED);
+    if has_user_class(options, USER_CLASS_GPXE) {
+        return Client::WeakIpxe(archs(options, class));
+    }
     if has_user_class(options, USER_CLASS_IPXE) || features.is_some() {
         // Without the list of features there is nothing to doubt: every build that is in use speaks HTTP.
         return match features {
-            Some(list) if !has_suboption(list, IPXE_FEATURE_HTTP) => Client::WeakIpxe(archs(options, class)),
+            Some(list) if suboption(list, IPXE_FEATURE_HTTP).is_none() => Client::WeakIpxe(archs(options, class)),
             _ => Client::Ipxe,
         };
+    }
+    if is_raspberry_pi(options, class, mac) {
+        return Client::RaspberryPi;
     }
     let http_class = class.starts_with(CLASS_HTTP);
     if !http_class && !class.starts_with(CLASS_PXE) && options.bytes(option::CLIENT_ARCH).is_none() {
@@ -118,11 +114,33 @@ pub fn identify(options: &Options) -> Client {
     if http_class || archs.first().is_some_and(|a| a.is_http()) { Client::Http(archs) } else { Client::Firmware(archs) }
 }
 
-/// The loader that this client is given, if it is one that takes a loader and there is one for it. `chosen` is the device's own.
+/// A Raspberry Pi that boots by its ROM or EEPROM: these say architecture 0 (rpi-eeprom 182), and some leave option 60 out of
+/// their REQUEST (rpi-eeprom 82), where only the list of wanted options tells them from the system of the same machine. One
+/// that runs UEFI says 11 and is firmware like any other.
+fn is_raspberry_pi(options: &Options, class: &[u8], mac: Option<MacAddr>) -> bool {
+    let named = options.bytes(option::CLIENT_MACHINE_ID).is_some_and(|id| id.starts_with(RASPBERRY_PI_MACHINE_ID));
+    if !named && !mac.is_some_and(|MacAddr([a, b, c, ..])| RASPBERRY_PI_OUIS.contains(&[a, b, c])) {
+        return false;
+    }
+    if class.starts_with(CLASS_PXE) {
+        return archs(options, class).iter().any(|arch| [Arch::BIOS, Arch::RPIBOOT].contains(arch));
+    }
+    let wanted = options.bytes(option::PARAMETER_LIST).unwrap_or_default();
+    class.is_empty() && [option::VENDOR_SPECIFIC, option::TFTP_SERVER_NAME].iter().all(|code| wanted.contains(code))
+}
+
+/// The boot item that a client on port 4011 asks for: its answer holds the same (PXE 2.1 section 2.2.5).
+#[must_use]
+pub fn boot_item(options: &Options) -> Option<[u8; 4]> {
+    suboption(options.bytes(option::VENDOR_SPECIFIC)?, PXE_BOOT_ITEM)?.try_into().ok()
+}
+
+/// The loader that this client is given, if it is one that takes a loader and there is one for it. `chosen` is the device's own:
+/// whoever chose it answers for its architecture.
 #[must_use]
 pub fn loader(client: &Client, chosen: Option<&str>) -> Option<&'static str> {
     match client {
-        Client::System | Client::Ipxe => None,
+        Client::System | Client::RaspberryPi | Client::Ipxe => None,
         Client::Firmware(archs) | Client::Http(archs) | Client::WeakIpxe(archs) => {
             let chosen = chosen.and_then(|name| LOADERS.into_iter().find(|l| *l == name));
             chosen.or_else(|| archs.iter().find_map(|a| a.loader()))
@@ -136,9 +154,39 @@ pub fn boot_file(client: &Client, chosen: Option<&str>, boot_plane: SocketAddrV4
     let loader = loader(client, chosen);
     match client {
         Client::System => BootFile::Nothing,
+        Client::RaspberryPi => BootFile::RaspberryPi,
         Client::Ipxe => BootFile::Url(format!("{}/boot.ipxe", base_url(boot_plane))),
         Client::Http(_) => loader.map_or(BootFile::Nothing, |name| BootFile::HttpBoot(format!("{}/files/{name}", base_url(boot_plane)))),
         Client::Firmware(_) | Client::WeakIpxe(_) => loader.map_or(BootFile::Nothing, |name| BootFile::Tftp(name.to_owned())),
+    }
+}
+
+/// Puts what a client boots into its answer. `siaddr`, `sname`, `file` and options 66, 67 agree: firmware reads one or the
+/// other (openwrt packages 14660, Technitium 1719).
+///
+/// Option 60 goes to HTTP boot and to Raspberry Pis only: in a full offer without option 43 it sends EDK2 to port 4011 (edk2
+/// 8149).
+pub(super) fn put(packet: &mut Packet, server: Ipv4Addr, boot: &BootFile) {
+    let name = match boot {
+        BootFile::Nothing => return,
+        BootFile::Tftp(name) | BootFile::Url(name) => name.as_str(),
+        BootFile::HttpBoot(url) => {
+            packet.options.push(option::VENDOR_CLASS, CLASS_HTTP);
+            url
+        }
+        BootFile::RaspberryPi => {
+            packet.options.push(option::VENDOR_CLASS, CLASS_PXE);
+            packet.options.push(option::VENDOR_SPECIFIC, RASPBERRY_PI_BOOT);
+            ""
+        }
+    };
+    let text = server.to_string();
+    packet.siaddr = server;
+    packet.sname = text.clone().into_bytes();
+    packet.file = name.as_bytes().to_vec();
+    packet.options.push(option::TFTP_SERVER_NAME, text.as_bytes());
+    if !name.is_empty() {
+        packet.options.push(option::BOOT_FILE_NAME, name.as_bytes());
     }
 }
 
@@ -177,106 +225,23 @@ fn has_user_class(options: &Options, wanted: &[u8]) -> bool {
     false
 }
 
-fn has_suboption(mut list: &[u8], wanted: u8) -> bool {
+/// The value of a suboption; the first one counts.
+fn suboption(mut list: &[u8], wanted: u8) -> Option<&[u8]> {
     loop {
         match list {
             [option::PAD, tail @ ..] => list = tail,
-            [option::END, ..] | [] | [_] => return false,
-            [code, _, ..] if *code == wanted => return true,
-            [_, len, tail @ ..] => match tail.get(usize::from(*len)..) {
-                Some(rest) => list = rest,
-                None => return false,
-            },
+            [option::END, ..] | [] | [_] => return None,
+            [code, len, tail @ ..] => {
+                let (value, rest) = tail.split_at_checked(usize::from(*len))?;
+                if *code == wanted {
+                    return Some(value);
+                }
+                list = rest;
+            }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PLANE: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 77, 0, 1), 80);
-
-    fn options(list: &[(u8, &[u8])]) -> Options {
-        let mut options = Options::default();
-        for (code, value) in list {
-            options.push(*code, value);
-        }
-        options
-    }
-
-    fn check(list: &[(u8, &[u8])], expected: BootFile) {
-        assert_eq!(boot_file(&identify(&options(list)), None, PLANE), expected, "{list:?}");
-    }
-
-    fn tftp(name: &str) -> BootFile {
-        BootFile::Tftp(name.to_owned())
-    }
-
-    #[test]
-    fn loader_follows_the_architecture_list() {
-        check(&[(60, b"PXEClient:Arch:00000:UNDI:002001"), (93, &[0, 0])], tftp("undionly.kpxe"));
-        check(&[(60, b"PXEClient"), (93, &[0, 7])], tftp("snponly.efi"));
-        check(&[(60, b"PXEClient"), (93, &[0, 9])], tftp("snponly.efi"));
-        check(&[(60, b"PXEClient"), (93, &[0, 11])], tftp("ipxe-arm64.efi"));
-        check(&[(60, b"PXEClient"), (93, &[0, 6, 0, 7])], tftp("snponly.efi"));
-        check(&[(60, b"PXEClient"), (93, &[0, 10])], BootFile::Nothing);
-    }
-
-    #[test]
-    fn missing_architecture_is_read_from_the_vendor_class_then_taken_as_x64() {
-        check(&[(60, b"PXEClient:Arch:00011:UNDI:003016")], tftp("ipxe-arm64.efi"));
-        check(&[(60, b"PXEClient:Arch:000")], tftp("snponly.efi"));
-        check(&[(60, "PXEClient:Arch:0000é".as_bytes())], tftp("snponly.efi"));
-        check(&[(60, b"PXEClient"), (93, &[])], tftp("snponly.efi"));
-    }
-
-    #[test]
-    fn ipxe_is_recognised_before_option_60_by_user_class_and_by_features() {
-        let script = BootFile::Url("http://10.77.0.1/boot.ipxe".into());
-        check(&[(60, b"PXEClient:Arch:00007"), (93, &[0, 7]), (77, b"iPXE")], script.clone());
-        check(&[(60, b"PXEClient"), (77, b"\x04iPXE")], script.clone());
-        check(&[(60, b"PXEClient"), (77, b"\x01x\x04iPXE")], script.clone());
-        check(&[(60, b"PXEClient"), (175, &[19, 1, 1])], script);
-    }
-
-    #[test]
-    fn ipxe_without_http_is_chained_once_into_ours() {
-        check(&[(60, b"PXEClient"), (77, b"iPXE"), (93, &[0, 0]), (175, &[18, 1, 1])], tftp("undionly.kpxe"));
-    }
-
-    #[test]
-    fn http_boot_gets_a_url_with_the_echo() {
-        check(
-            &[(60, b"HTTPClient:Arch:00016:UNDI:003001"), (93, &[0, 16])],
-            BootFile::HttpBoot("http://10.77.0.1/files/snponly.efi".into()),
-        );
-        check(&[(93, &[0, 19])], BootFile::HttpBoot("http://10.77.0.1/files/ipxe-arm64.efi".into()));
-        check(&[(60, b"HTTPClient"), (93, &[0, 15])], BootFile::Nothing);
-    }
-
-    #[test]
-    fn operating_system_is_offered_nothing() {
-        check(&[(60, b"udhcp 1.36.1")], BootFile::Nothing);
-        check(&[], BootFile::Nothing);
-    }
-
-    #[test]
-    fn device_override_names_a_loader_of_the_table_and_nothing_else() {
-        let firmware = Client::Firmware(vec![Arch::X64]);
-        assert_eq!(boot_file(&firmware, Some("ipxe-amd64.efi"), PLANE), tftp("ipxe-amd64.efi"));
-        assert_eq!(boot_file(&firmware, Some("../etc/passwd"), PLANE), tftp("snponly.efi"));
-        assert_eq!(
-            boot_file(&Client::Ipxe, Some("ipxe-amd64.efi"), SocketAddrV4::new(*PLANE.ip(), 8000)),
-            BootFile::Url("http://10.77.0.1:8000/boot.ipxe".into())
-        );
-    }
-
-    #[test]
-    fn damaged_lists_are_survived() {
-        for bytes in [&[][..], &[5], &[5, 9, 1], &[0, 0, 255], &[255]] {
-            assert!(!has_suboption(bytes, IPXE_FEATURE_HTTP));
-            assert!(!has_user_class(&options(&[(77, bytes)]), USER_CLASS_IPXE));
-        }
-    }
-}
+#[path = "pxe_tests.rs"]
+mod tests;

@@ -35,6 +35,7 @@ pub mod option {
     pub const HOST_NAME: u8 = 12;
     pub const DOMAIN_NAME: u8 = 15;
     pub const BROADCAST_ADDRESS: u8 = 28;
+    pub const VENDOR_SPECIFIC: u8 = 43;
     pub const REQUESTED_ADDRESS: u8 = 50;
     pub const LEASE_TIME: u8 = 51;
     pub const OVERLOAD: u8 = 52;
@@ -257,7 +258,7 @@ fn until_nul(field: &[u8]) -> Vec<u8> {
 
 /// Writes a message of at most `limit` octets (but never less than [`MIN_MESSAGE_BYTES`]), padded to that minimum.
 /// Options that do not fit are left out from the end of the list; option 82 always fits and is always last (RFC 3046 s2.2).
-/// `sname` and `file` are cut so that they end in a NUL.
+/// `sname` and `file` are cut so that they end in a NUL, and option 67 is followed by one: see [`write_option`].
 #[must_use]
 pub fn encode(packet: &Packet, limit: usize) -> Vec<u8> {
     let limit = limit.max(MIN_MESSAGE_BYTES);
@@ -279,7 +280,8 @@ pub fn encode(packet: &Packet, limit: usize) -> Vec<u8> {
     let relay = packet.options.bytes(option::RELAY_AGENT);
     let reserved = 1 + relay.map_or(0, encoded_bytes);
     for (code, value) in packet.options.iter() {
-        if code != option::RELAY_AGENT && out.len() + encoded_bytes(value) + reserved <= limit {
+        if code != option::RELAY_AGENT && out.len() + encoded_bytes(value) + usize::from(code == option::BOOT_FILE_NAME) + reserved <= limit
+        {
             write_option(&mut out, code, value);
         }
     }
@@ -296,6 +298,9 @@ fn encoded_bytes(value: &[u8]) -> usize {
     value.len() + 2 * value.len().div_ceil(255).max(1)
 }
 
+/// Old firmware reads the name in option 67 on to the next NUL, over the option's end: it asks for `snponly.efi\xff`
+/// (netboot.xyz 1198). EDK2 writes a NUL behind the option, over the code of the next one (`PxeBcParseDhcp4Packet`). A NUL in
+/// the option would be against RFC 2132 s2, and part of the name for others; PAD is an option of its own and the same octet.
 fn write_option(out: &mut Vec<u8>, code: u8, value: &[u8]) {
     if value.is_empty() {
         out.extend_from_slice(&[code, 0]);
@@ -304,6 +309,9 @@ fn write_option(out: &mut Vec<u8>, code: u8, value: &[u8]) {
         out.push(code);
         out.push(u8::try_from(part.len()).unwrap_or(u8::MAX));
         out.extend_from_slice(part);
+    }
+    if code == option::BOOT_FILE_NAME {
+        out.push(option::PAD);
     }
 }
 

@@ -28,7 +28,8 @@ pub fn identify(options: &Options) -> Client {
             same.push(v4::option::USER_CLASS, &[&[len], class].concat());
         }
     }
-    pxe::identify(&same)
+    // A Raspberry Pi that boots over IPv6 names its files itself, and is told by its MAC from firmware over IPv4 only.
+    pxe::identify(&same, None)
 }
 
 /// The items of a class option: each two octets of length, then text (RFC 8415 s21.15, s21.16).
@@ -53,7 +54,7 @@ pub fn url(client: &Client, chosen: Option<&str>, server: Ipv6Addr, port: u16) -
         port => format!("http://[{server}]:{port}/files/{name}"),
     };
     match client {
-        Client::System => None,
+        Client::System | Client::RaspberryPi => None,
         Client::Ipxe => Some(http(AUTOEXEC)),
         Client::Http(_) => pxe::loader(client, chosen).map(http),
         Client::Firmware(_) | Client::WeakIpxe(_) => pxe::loader(client, chosen).map(|name| format!("tftp://[{server}]/{name}")),
@@ -69,7 +70,7 @@ pub fn vendor_class(client: &Client, with_address: bool) -> Option<Vec<u8>> {
     let class: &[u8] = match client {
         Client::Http(_) => b"HTTPClient",
         Client::Firmware(_) if !with_address => b"PXEClient",
-        Client::Firmware(_) | Client::WeakIpxe(_) | Client::Ipxe | Client::System => return None,
+        Client::Firmware(_) | Client::WeakIpxe(_) | Client::Ipxe | Client::RaspberryPi | Client::System => return None,
     };
     let len = u16::try_from(class.len()).unwrap_or_default();
     Some([&ENTERPRISE_INTEL.to_be_bytes()[..], &len.to_be_bytes(), class].concat())
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn another_port_is_named_and_the_devices_own_loader_is_given() {
-        let client = Client::Http(vec![Arch::X64Http]);
+        let client = Client::Http(vec![Arch::from(16)]);
         assert_eq!(url(&client, Some("ipxe-amd64.efi"), SERVER, 8000).unwrap(), "http://[fd00:77::1]:8000/files/ipxe-amd64.efi");
     }
 
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn edk2_pxe_with_an_address_is_not_sent_to_port_4011_and_http_boot_gets_its_echo() {
-        let (firmware, http) = (Client::Firmware(vec![Arch::X64]), Client::Http(vec![Arch::X64Http]));
+        let (firmware, http) = (Client::Firmware(vec![Arch::X64]), Client::Http(vec![Arch::from(16)]));
         assert_eq!(vendor_class(&firmware, true), None);
         assert_eq!(vendor_class(&firmware, false), Some(class("PXEClient")));
         for with_address in [true, false] {

@@ -100,7 +100,7 @@ pub fn decide(received: &Received, machine: Option<MacAddr>, view: &View<'_>, no
         // address from another.
         Kind::Solicit | Kind::Request if !managed => match answer.client {
             Client::Firmware(_) | Client::Http(_) => answer.without_address(received.kind == Kind::Solicit),
-            Client::System | Client::Ipxe | Client::WeakIpxe(_) => Decision::silent(Reason::NotOurs),
+            Client::System | Client::RaspberryPi | Client::Ipxe | Client::WeakIpxe(_) => Decision::silent(Reason::NotOurs),
         },
         Kind::Solicit => answer.solicit(),
         Kind::Request => answer.bind(Reason::Replied, |wanted| answer.assign(wanted)),

@@ -3,7 +3,7 @@
 use super::apply::rejected;
 use super::change::Rejected;
 use super::schema::{BootSettings, Disk, Fingerprint, MENU_REBOOT};
-use crate::id::FileName;
+use crate::dhcp::pxe::{LOADERS, is_loader};
 use crate::time::{Now, Wall};
 use jiff::SignedDuration;
 use std::collections::BTreeMap;
@@ -83,10 +83,10 @@ pub(super) fn checked_text(text: String, code: &'static str, field: &'static str
     Ok(text)
 }
 
-/// A loader of the loader table is named by its file; whether there is one is looked up when it is served.
+/// A loader is one of the table; whether it suits the device is for the operator to know.
 pub(super) fn checked_loader(loader: String) -> Result<String, Rejected> {
-    if loader.parse::<FileName>().is_err() {
-        let detail = "the loader is a file name of the loader table, like ipxe.efi; correct it".into();
+    if !is_loader(&loader) {
+        let detail = format!("the loader is one of {}; correct it", LOADERS.join(", "));
         return Err(rejected(422, "loader_invalid", detail).at("loader"));
     }
     Ok(loader)

@@ -127,7 +127,7 @@ async fn file(server: &Server, peer: Peer, name: &'static str, head: &Head<'_>) 
     let is_head = head.method == Method::Head;
     if name == artifacts::KERNEL && !is_head {
         server.plane.mark(peer, Step::Kernel, clock::now());
-    } else if artifacts::LOADERS.contains(&name) {
+    } else if kurrent_core::dhcp::pxe::is_loader(name) {
         server.plane.mark(peer, Step::Loader, clock::now());
     }
     let (answer, first, length) = Answer::file(head, kind_of(name), artifact.size());
