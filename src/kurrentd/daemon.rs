@@ -102,11 +102,24 @@ fn allow_open_files() {
 
 /// Starts what serves the boot network.
 fn boot_network(shared: &SharedRef) {
-    if shared.config.dhcp.mode == DhcpMode::Server {
-        keep(shared, "dhcp", |shared| async move {
-            let interface = boot_interface(&shared.config)?;
-            crate::listen::dhcp::serve(shared, interface).await
-        });
+    match shared.config.dhcp.mode {
+        DhcpMode::Server => {
+            keep(shared, "dhcp", |shared| async move {
+                let interface = boot_interface(&shared.config)?;
+                crate::listen::dhcp::serve(shared, interface).await
+            });
+            keep(shared, "pxe", |shared| async move {
+                let interface = boot_interface(&shared.config)?;
+                crate::listen::dhcp::pxe_port::serve(shared, interface).await
+            });
+        }
+        DhcpMode::Proxy => {
+            keep(shared, "dhcp", |shared| async move {
+                let interface = boot_interface(&shared.config)?;
+                crate::listen::dhcp::proxy::serve(shared, interface).await
+            });
+        }
+        DhcpMode::Off => {}
     }
     if let Some(ipv6) = shared.config.ipv6.clone() {
         boot_network6(shared, &ipv6);

@@ -66,7 +66,7 @@ impl LeaseOrders {
 
     async fn ask<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> LeaseOrder) -> Result<T, ReleaseError> {
         let not_served = |what: &str| ReleaseError::NotServed(what.to_owned());
-        let off = || not_served("DHCP does not run here: spec.dhcp.mode is off, or it is at fault (see the status)");
+        let off = || not_served("DHCP does not run here: spec.dhcp.mode is off or proxy, or it is at fault (see the status)");
         let orders = self.0.load_full().ok_or_else(off)?;
         let (done, answer) = oneshot::channel();
         orders.try_send(order(done)).map_err(|_| off())?;

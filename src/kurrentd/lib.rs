@@ -14,6 +14,7 @@ pub mod lease_orders;
 pub mod leases;
 pub mod ledger;
 pub mod listen;
+pub mod neighbours;
 pub mod reconcile;
 pub mod secrets;
 pub mod shared;

@@ -9,10 +9,11 @@ use crate::timelines::Timelines;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use imbl::OrdMap;
-use kurrent_core::config::Config;
+use kurrent_core::config::{Config, DhcpMode};
 use kurrent_core::dhcp6::machine;
 use kurrent_core::id::MacAddr;
 use kurrent_core::policy::{self, Silence};
+use kurrent_sys::clock;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,8 +76,10 @@ pub struct Shared {
     pub config: Config,
     /// Snapshots of, and changes to, the ledgers.
     pub ledger: LedgerHandle,
-    /// Address to MAC, for TFTP and HTTP, whose clients have only an address.
+    /// Address to MAC, for TFTP and HTTP, whose clients have only an address: our leases, or as a proxy what was seen of others'.
     pub leases: ArcSwap<LeaseSnapshot>,
+    /// Who answers on our own link.
+    pub neighbours: crate::neighbours::Neighbours,
     /// The way to the owner of the lease table.
     pub lease_orders: crate::lease_orders::LeaseOrders,
     /// What the DHCP tasks know besides leases.
@@ -152,6 +155,7 @@ impl Shared {
             config,
             ledger,
             leases: ArcSwap::default(),
+            neighbours: crate::neighbours::Neighbours::default(),
             lease_orders: crate::lease_orders::LeaseOrders::default(),
             dhcp: crate::dhcp_state::DhcpState::default(),
             timelines: Timelines::default(),
@@ -171,11 +175,17 @@ impl Shared {
         ledger.into_iter().chain(audit).chain(self.faults.list()).collect()
     }
 
-    /// Which machine has this address, as far as we know. An IPv6 address tells its machine, or the kernel knows who has it.
+    /// Which machine has this address, as far as we know. As a proxy we give none: on our own link the kernel knows who answers
+    /// to it, and behind a router there is what was seen on port 67. An IPv6 address tells its machine, or the kernel knows who
+    /// has it.
     #[must_use]
     pub fn holder(&self, address: IpAddr) -> Option<MacAddr> {
         match address {
-            IpAddr::V4(address) => self.leases.load().holder(address),
+            IpAddr::V4(v4) => {
+                let on_link = self.config.dhcp.mode == DhcpMode::Proxy && self.config.boot_network.contains(v4);
+                let neighbour = if on_link { self.neighbours.mac_of(v4, clock::now().mono) } else { None };
+                neighbour.or_else(|| self.leases.load().holder(v4))
+            }
             IpAddr::V6(v6) => {
                 let own = self.config.ipv6.as_ref()?.address;
                 machine::holder(own, v6).or_else(|| kurrent_sys::neighbour::find(address).ok().flatten())

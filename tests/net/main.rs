@@ -12,6 +12,7 @@ mod fuzz;
 mod http;
 mod ipv6;
 mod net;
+mod proxy;
 mod raw_dhcp;
 mod raw_tftp;
 mod storage;

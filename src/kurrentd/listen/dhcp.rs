@@ -5,13 +5,15 @@
 
 mod outbox;
 mod port;
+pub mod proxy;
+pub mod pxe_port;
 mod reader;
+mod revoked;
 
 use super::quiet::Quiet;
-use crate::audit::Event;
 use crate::lease_orders::{LeaseOrder, Listed, ReleaseError};
 use crate::leases::{self, LeaseWriter};
-use crate::shared::{LeaseSnapshot, SharedRef};
+use crate::shared::{LeaseSnapshot, Shared, SharedRef};
 use anyhow::{Context, bail};
 use imbl::ordmap::DiffItem;
 use kurrent_core::dhcp::lease::{self, Leases, State};
@@ -26,18 +28,13 @@ use kurrent_core::timeline::{Boot, Step};
 use kurrent_sys::clock;
 use port::{Failed, Outgoing, Port};
 use reader::Reader;
-use std::collections::HashMap;
+use revoked::Revoked;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// Datagrams taken before finished commits are looked at again.
 const DRAIN: usize = 256;
-/// A revoked machine that goes on asking is audited once in this time.
-const REVOKED_AUDIT_INTERVAL: Duration = Duration::from_secs(60);
-/// Revoked machines whose last audit is remembered.
-const MAX_REVOKED_AUDITS: usize = 4096;
 
 /// What waits for a record to be durable.
 enum Waiting {
@@ -66,8 +63,8 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     }
     shared.leases.store(Arc::new(table.holders().collect()));
     tracing::info!(%interface, address = %own, leases = records.len(), "DHCP: serving");
-    let (audited, orders) = (HashMap::new(), shared.lease_orders.listen());
-    Server { shared, port, reader, table, ledger, writer, orders, quiet: Quiet::default(), audited }.run().await
+    let (revoked, orders) = (Revoked::default(), shared.lease_orders.listen());
+    Server { shared, port, reader, table, ledger, writer, orders, quiet: Quiet::default(), revoked }.run().await
 }
 
 struct Server {
@@ -80,7 +77,7 @@ struct Server {
     writer: LeaseWriter<Waiting>,
     orders: mpsc::Receiver<LeaseOrder>,
     quiet: Quiet,
-    audited: HashMap<MacAddr, Mono>,
+    revoked: Revoked,
 }
 
 impl Server {
@@ -263,22 +260,21 @@ impl Server {
             matches!(reason, Reason::Offered | Reason::OfferedMeanwhile | Reason::Acknowledged | Reason::Informed | Reason::Released);
         self.shared.timelines.sight(mac, "dhcp", class(reason), !answered, now);
         if matches!(reason, Reason::Offered | Reason::OfferedMeanwhile) && request.client.boots() {
-            // iPXE's own DISCOVER, also a later one while it waits, belongs to the boot that its firmware began.
-            let goes_on = |boot: &Boot| boot.marks.last().is_some_and(|m| matches!(m.step, Step::Dhcp | Step::Loader | Step::Script));
-            let chained = request.client == Client::Ipxe && self.shared.timelines.of(mac).as_ref().is_some_and(goes_on);
-            if !chained {
-                self.shared.timelines.mark(mac, Step::Dhcp, now);
-            }
+            mark_beginning(&self.shared, request, now);
         }
-        if reason == Reason::Revoked && self.audited.get(&mac).is_none_or(|last| now.mono.since(*last) >= REVOKED_AUDIT_INTERVAL) {
-            if self.audited.len() >= MAX_REVOKED_AUDITS {
-                self.audited.clear();
-            }
-            self.audited.insert(mac, now.mono);
-            let (actor, result) = (format!("device {mac}"), "revoked".into());
-            let event = Event { actor, verb: "dhcp", device: Some(mac), object: String::new(), result, detail: String::new() };
-            self.shared.audit.record(event);
+        if reason == Reason::Revoked {
+            self.revoked.asks(&self.shared, mac, now.mono);
         }
+    }
+}
+
+/// A machine that boots was offered something: its boot begins.
+fn mark_beginning(shared: &Shared, request: &Request, now: Now) {
+    // iPXE's own DISCOVER, also a later one while it waits, belongs to the boot that its firmware began.
+    let goes_on = |boot: &Boot| boot.marks.last().is_some_and(|m| matches!(m.step, Step::Dhcp | Step::Loader | Step::Script));
+    let chained = request.client == Client::Ipxe && shared.timelines.of(request.mac).as_ref().is_some_and(goes_on);
+    if !chained {
+        shared.timelines.mark(request.mac, Step::Dhcp, now);
     }
 }
 

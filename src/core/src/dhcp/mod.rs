@@ -14,8 +14,10 @@ pub mod lease;
 pub mod lease_file;
 pub mod msg;
 pub mod pool;
+pub mod proxy;
 pub mod pxe;
 pub mod range;
+pub mod seen;
 pub mod table;
 pub mod wire;
 
