@@ -1,15 +1,16 @@
 //! Captured requests -> their decoded text and the whole answer. `UPDATE=1` rewrites the texts; the difference is reviewed.
 //!
 //! `ovmf-*` and `ipxe-rom-*` are from QEMU (OVMF 2022.11; iPXE option ROM), `udhcpc-*` and `dhclient-*` from Debian 12,
-//! `bios-pxe-*` written by hand after RFC 4578 as Intel's boot agents send it.
+//! `bios-pxe-*` written by hand after RFC 4578 as Intel's boot agents send it. The others say in their first line where they come
+//! from. After the server's answer comes the proxy's.
 
 use super::testing::{World, at};
 use super::wire::{Packet, decode, encode, option};
-use super::{address::Destination, msg};
+use super::{address::Destination, msg, proxy};
 use std::fmt::Write as _;
 use std::path::Path;
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 14] = [
     "ovmf-pxe-discover",
     "ovmf-pxe-request",
     "ovmf-http-discover",
@@ -22,6 +23,8 @@ const NAMES: [&str; 12] = [
     "dhclient-request",
     "bios-pxe-discover",
     "bios-pxe-request",
+    "raspberry-pi-3-discover",
+    "u-boot-arm64-discover",
 ];
 
 fn text(packet: &Packet, out: &mut String) {
@@ -43,7 +46,9 @@ fn captured_requests_decode_and_are_answered_as_reviewed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/dhcp");
     for name in NAMES {
         let hex_text = std::fs::read_to_string(folder.join(format!("{name}.hex"))).unwrap();
-        let octets = hex::decode(hex_text.split_whitespace().collect::<String>()).unwrap();
+        let octets =
+            hex::decode(hex_text.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace).collect::<String>())
+                .unwrap();
         let packet = decode(&octets).unwrap();
         let request = msg::request(&packet).unwrap();
         let mut world = World::default();
@@ -62,6 +67,13 @@ fn captured_requests_decode_and_are_answered_as_reviewed() {
         };
         let _ = writeln!(got, "{:?}, {} octets, {to}", decision.reason, wire.len());
         text(&decode(&wire).unwrap(), &mut got);
+        let (proxied, reason) = proxy::decide(&request, &proxy::View { config: &world.config, ledger: &world.ledger });
+        let _ = writeln!(got, "as a proxy: {reason:?}");
+        if let Some((reply, to)) = proxied {
+            let wire = encode(&reply, request.max_reply_bytes);
+            let _ = writeln!(got, "{} octets, {to:?}", wire.len());
+            text(&decode(&wire).unwrap(), &mut got);
+        }
         let file = folder.join(format!("{name}.txt"));
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(&file, &got).unwrap();
