@@ -1,6 +1,7 @@
 //! `make bench-tftp`: ours against the TFTP servers of Debian, all on one link, one work after the other, servers in turn.
 //!
 //! Prints figures of each and, what counts, ours over the best of the others in the same round. Ends by itself; what it started dies with it.
+//! `ROUNDS=9` makes more rounds, `ONLY=window` does only the works with that in their heading.
 
 mod load;
 
@@ -215,7 +216,8 @@ impl Bench {
             "ours/best",
             "worst"
         );
-        for work in &WORKS {
+        let only = std::env::var("ONLY").unwrap_or_default();
+        for work in WORKS.iter().filter(|work| work.name.contains(&only)) {
             let mut rates = vec![Vec::new(); count];
             let mut unfinished = vec![0; count];
             let mut ratios = Vec::new();
