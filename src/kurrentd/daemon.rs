@@ -135,7 +135,7 @@ fn boot_network(shared: &SharedRef) {
     keep(shared, "boot-plane", crate::listen::http::serve);
 }
 
-/// Starts what serves the boot network over IPv6 only.
+/// Starts what serves the boot network over IPv6; the boot plane listens there itself.
 fn boot_network6(shared: &SharedRef, ipv6: &Ipv6) {
     if ipv6.dhcp != Dhcpv6Mode::Off {
         let ipv6 = ipv6.clone();
@@ -155,6 +155,13 @@ fn boot_network6(shared: &SharedRef, ipv6: &Ipv6) {
                 let interface = boot_interface6(&shared.config, ipv6.address)?;
                 crate::listen::ra::serve(shared, ipv6, interface).await
             }
+        });
+    }
+    if shared.config.tftp.enabled {
+        let address = ipv6.address;
+        keep(shared, "tftp6", move |shared| async move {
+            let interface = boot_interface6(&shared.config, address)?;
+            crate::listen::tftp::serve(shared, interface, address.into()).await
         });
     }
 }

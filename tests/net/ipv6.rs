@@ -1,7 +1,7 @@
-//! DHCPv6 and router advertisements as independent clients see them.
+//! DHCPv6, router advertisements, TFTP and HTTP over IPv6 as independent clients see them.
 
 use crate::dhcp::unconfined;
-use crate::net::{Client, Daemon, Net, SILENCE, revoke, wait_for};
+use crate::net::{Client, Daemon, Net, SILENCE, loader, revoke, wait_for};
 use anyhow::{Context, Result, ensure};
 use kurrent_core::dhcp6::wire::{Options, option};
 use std::fs;
@@ -195,6 +195,37 @@ fn stateless_informs_and_gives_no_address() -> Result<()> {
     ensure!(options.bytes(option::VENDOR_CLASS).is_some(), "a boot server beside the one with the addresses: {options:?}");
     let system = message(1, &[(1, &[0, 4, 1]), (option::IA_NA, &[0; 12])]);
     ensure!(ask(&client, system, SILENCE)?.is_none(), "an operating system is left to the other server");
+    net.passed();
+    Ok(())
+}
+
+#[test]
+fn loaders_and_scripts_come_over_ipv6_and_not_to_a_revoked_machine() -> Result<()> {
+    let (net, daemon) = serve("six-files", "managed", false)?;
+    for part in ["TFTP: serving", "boot plane is served"] {
+        wait_for(part, || daemon.log().lines().any(|line| line.contains(part) && line.contains(OWN)))?;
+    }
+    let revoked = "52:54:00:00:06:09";
+    revoke(&net.api()?, revoked)?;
+    let (good, bad) = (client(&net, MAC)?, client(&net, revoked)?);
+    good.ip(&["addr", "add", &format!("{GIVEN}/64"), "dev", "eth0", "nodad"])?;
+    // Of no form that tells the machine.
+    bad.ip(&["addr", "add", "fd00:77::99/64", "dev", "eth0", "nodad"])?;
+    let got = net.path("got").to_string_lossy().into_owned();
+    for url in ["tftp://[fd00:77::1]/snponly.efi", "http://[fd00:77::1]/files/snponly.efi"] {
+        let fetch = ["-g", "-s", "-S", "-f", "-m", "10", "-o", &got, url];
+        let output = good.output("curl", &fetch)?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success() && fs::read(&got)? == loader(0), "{url}: {said}");
+        let output = bad.output("curl", &["-g", "-s", "-S", "-f", "-m", "3", "-o", &got, url])?;
+        ensure!(!output.status.success(), "{url}: a revoked machine got it");
+    }
+    for url in ["tftp://[fd00:77::1]/autoexec.ipxe", "http://[fd00:77::1]/files/autoexec.ipxe", "http://[fd00:77::1]/boot.ipxe"] {
+        let script = good.output("curl", &["-g", "-s", "-m", "10", url])?;
+        let text = String::from_utf8_lossy(&script.stdout).into_owned();
+        ensure!(text.starts_with("#!ipxe\n") && text.contains("http://10.77.0.1"), "{url} leads on to IPv4: {text}");
+    }
+    ensure!(ask(&bad, edk2_solicit(7, "PXEClient:Arch:00007"), SILENCE)?.is_none(), "a revoked machine got an ADVERTISE");
     net.passed();
     Ok(())
 }

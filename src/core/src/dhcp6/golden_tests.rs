@@ -13,12 +13,14 @@ use crate::time::Mono;
 use std::fmt::Write as _;
 use std::path::Path;
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 10] = [
     "ovmf-system-solicit",
     "ovmf-system-request",
     "ovmf-system-release",
     "ovmf-pxe-solicit",
     "ovmf-pxe-request",
+    "ovmf-http-solicit",
+    "ovmf-http-request",
     "ipxe-solicit",
     "ipxe-request",
     "dhclient-solicit",
