@@ -1,6 +1,7 @@
-//! What the DHCP tasks know besides leases, for the API and the screen: counters, other servers, conflicts. Written by these
-//! tasks only.
+//! What the DHCP tasks know besides leases, for the API and the screen: counters, other servers. Written by these tasks only.
 
+use kurrent_core::dhcp::others::{Other, Others, Sighting};
+use kurrent_core::time::Now;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -9,6 +10,22 @@ use std::sync::{Mutex, PoisonError};
 pub struct DhcpState {
     /// Datagrams.
     pub counters: Counters,
+    others: Mutex<Others>,
+}
+
+impl DhcpState {
+    /// Remembers a sign of another server; whether it is the first of it.
+    pub fn note_other(&self, found: Sighting, now: Now) -> bool {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner).note(found, now)
+    }
+
+    /// The other servers that are there now.
+    #[must_use]
+    pub fn others(&self, now: Now) -> Vec<Other> {
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.forget(now.mono);
+        others.list().copied().collect()
+    }
 }
 
 /// What became of datagrams since the start, in words of this program: there are few.

@@ -5,6 +5,7 @@
 mod concepts;
 mod crash;
 mod dhcp;
+mod dhcp_rivals;
 mod dhcp_wire;
 mod explain;
 mod faults;

@@ -143,6 +143,9 @@ pub enum Command {
     /// What holds for the whole appliance.
     #[command(subcommand, after_help = "Example:\n  kurrent settings show")]
     Settings(system::Settings),
+    /// DHCP: how full it is, who else answers, what became of requests.
+    #[command(subcommand, after_help = "Example:\n  kurrent dhcp status")]
+    Dhcp(system::Dhcp),
     /// DHCP leases.
     #[command(subcommand, after_help = "Example:\n  kurrent lease list")]
     Lease(system::Lease),

@@ -56,6 +56,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Target(look) => system::target(&session, look).await,
         Command::Window(command) => system::window(&session, command).await,
         Command::Settings(command) => system::settings(&session, command).await,
+        Command::Dhcp(crate::arguments::system::Dhcp::Status(look)) => system::dhcp_status(&session, look).await,
         Command::Lease(command) => system::lease(&session, command).await,
         Command::Credentials(command) => system::credentials(&session, command).await,
         Command::Audit(filter) => system::audit(&session, filter).await,

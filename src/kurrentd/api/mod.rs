@@ -10,6 +10,7 @@ mod archives;
 mod batch;
 mod body;
 mod devices;
+mod dhcp;
 mod etag;
 mod events;
 mod explain;
@@ -89,6 +90,7 @@ fn routes() -> OpenApiRouter<Api> {
         .merge(events::routes())
         .merge(operations::routes())
         .merge(leases::routes())
+        .merge(dhcp::routes())
         .merge(devices::routes())
         .merge(workers::routes())
         .merge(storage::routes())

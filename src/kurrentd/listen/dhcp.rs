@@ -11,6 +11,7 @@ mod reader;
 mod revoked;
 
 use super::quiet::Quiet;
+use super::rivals;
 use crate::lease_orders::{LeaseOrder, Listed, ReleaseError};
 use crate::leases::{self, LeaseWriter};
 use crate::shared::{LeaseSnapshot, Shared, SharedRef};
@@ -20,7 +21,7 @@ use kurrent_core::dhcp::lease::{self, Leases, State};
 use kurrent_core::dhcp::lease_file::{Record, RecordState};
 use kurrent_core::dhcp::msg::{self, Request};
 use kurrent_core::dhcp::pxe::Client;
-use kurrent_core::dhcp::{Decision, Reason, View, decide, wire};
+use kurrent_core::dhcp::{Decision, Reason, View, decide, others, wire};
 use kurrent_core::id::MacAddr;
 use kurrent_core::ledger::Ledger;
 use kurrent_core::time::{Mono, Now};
@@ -253,6 +254,11 @@ impl Server {
     fn note(&mut self, request: &Request, reason: Reason, address: Option<Ipv4Addr>, now: Now) {
         let mac = request.mac;
         self.shared.dhcp.counters.count(class(reason));
+        if reason == Reason::OtherServer
+            && let Some(found) = others::chosen(request, self.shared.config.boot_network.address)
+        {
+            rivals::notice(&self.shared, found);
+        }
         if let Some(more) = self.quiet.admit(class(reason), now.mono) {
             tracing::info!(%mac, ?address, kind = ?request.kind, client = ?request.client, more, "DHCP: {}", class(reason));
         }

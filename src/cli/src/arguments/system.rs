@@ -99,6 +99,16 @@ pub enum Enforcement {
     Config,
 }
 
+/// DHCP commands.
+#[derive(Debug, Subcommand)]
+pub enum Dhcp {
+    /// Subnets and how full they are, other DHCP servers on the boot network, and what became of all requests since the start.
+    #[command(
+        after_help = "Examples:\n  kurrent dhcp status\n  kurrent dhcp status --watch               # while a rack is switched on\n  kurrent dhcp status -o json"
+    )]
+    Status(Look),
+}
+
 /// Lease commands.
 #[derive(Debug, Subcommand)]
 pub enum Lease {

@@ -38,6 +38,25 @@ const OPERATIONS: View = View {
     none: "nothing recorded",
 };
 const EXPORTS: &[Column] = &[("SUBSYSTEM", "subsystem"), ("HOST", "host"), ("FILE", "path")];
+const SUBNETS: &[Column] = &[
+    ("NETWORK", "network"),
+    ("FIRST", "range_start"),
+    ("LAST", "range_end"),
+    ("ADDRESSES", "size"),
+    ("IN USE", "in_use"),
+    ("ENDED", "ended"),
+    ("QUARANTINED", "quarantined"),
+    ("UNUSED", "unused"),
+];
+const OTHER_SERVERS: &[Column] = &[
+    ("OTHER SERVER", "server"),
+    ("MAC", "mac"),
+    ("HEARD", "heard"),
+    ("ADDRESS", "address"),
+    ("FIRST SEEN", "first_seen"),
+    ("LAST SEEN", "last_seen"),
+];
+const COUNTERS: &[Column] = &[("COUNT", "count"), ("WHAT", "what")];
 const SESSIONS: &[Column] = &[("ADDRESS", "address"), ("CONNECTIONS", "connections")];
 
 /// `kurrent status`.
@@ -62,6 +81,23 @@ pub async fn target(session: &Session, look: Look) -> Result<(), Failure> {
         [exports, sessions].into_iter().chain(faults).collect::<Vec<_>>().join("\n\n")
     };
     session.one("/v1/target".into(), look, people).await
+}
+
+/// `kurrent dhcp status`.
+pub async fn dhcp_status(session: &Session, look: Look) -> Result<(), Failure> {
+    let people = |answer: &Value| {
+        let head = match (text(at(answer, "mode")).as_str(), at(answer, "serving").as_bool()) {
+            ("server", Some(true)) => "DHCP server: gives addresses".to_owned(),
+            ("server", _) => "DHCP server: at fault, gives no addresses; see `kurrent status`".to_owned(),
+            ("proxy", _) => "DHCP proxy: another server gives the addresses".to_owned(),
+            (mode, _) => format!("DHCP is {mode}"),
+        };
+        let subnets = table(answer, "subnets", SUBNETS, "no addresses are given out here");
+        let others = table(answer, "other_servers", OTHER_SERVERS, "no other DHCP server was heard on the boot network");
+        let counters = table(answer, "counters", COUNTERS, "nobody has asked yet");
+        [head, subnets, others, counters].join("\n\n")
+    };
+    session.one("/v1/dhcp".into(), look, people).await
 }
 
 /// `kurrent window`.

@@ -3,7 +3,7 @@
 //! `wire` octets <-> [`wire::Packet`]; `msg` Packet -> [`msg::Request`], [`msg::Reply`] -> Packet; `pxe` which network boot
 //! client asks and what it is given; `decide` the answer; `address` where it goes (RFC 2131 s4.1); `lease` who holds which
 //! address: `table` the table itself, `holder` whose a lease is, `pool` one subnet, `range` its dynamic addresses; `lease_file` the
-//! text form; `client` the uplink's client.
+//! text form; `others` other servers; `client` the uplink's client.
 
 pub mod address;
 pub mod arch;
@@ -13,6 +13,7 @@ pub mod holder;
 pub mod lease;
 pub mod lease_file;
 pub mod msg;
+pub mod others;
 pub mod pool;
 pub mod proxy;
 pub mod pxe;
