@@ -121,16 +121,14 @@ fn boot_network(shared: &SharedRef) {
         }
         DhcpMode::Off => {}
     }
-<<<<<<< HEAD
     if let Some(ipv6) = shared.config.ipv6.clone() {
         boot_network6(shared, &ipv6);
-=======
+    }
     if shared.config.dhcp.mode != DhcpMode::Off {
         keep(shared, "dhcp-rivals", |shared| async move {
             let interface = boot_interface(&shared.config)?;
             crate::listen::rivals::serve(shared, interface).await
         });
->>>>>>> 274080f (dhcp: other servers are found and shown; kurrent dhcp status)
     }
     if shared.config.tftp.enabled {
         keep(shared, "tftp", |shared| async move {

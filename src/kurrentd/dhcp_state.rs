@@ -1,5 +1,6 @@
-//! What the DHCP tasks know besides leases, for the API and the screen: counters, other servers. Written by these tasks only.
+//! What the DHCP tasks know besides leases, for the API and the screen: counters, other servers, conflicts. Written by these tasks only.
 
+use kurrent_core::dhcp::conflict::Conflict;
 use kurrent_core::dhcp::others::{Other, Others, Sighting};
 use kurrent_core::time::Now;
 use std::collections::BTreeMap;
@@ -11,12 +12,24 @@ pub struct DhcpState {
     /// Datagrams.
     pub counters: Counters,
     others: Mutex<Others>,
+    conflicts: Mutex<Vec<Conflict>>,
 }
 
 impl DhcpState {
     /// Remembers a sign of another server; whether it is the first of it.
     pub fn note_other(&self, found: Sighting, now: Now) -> bool {
         self.others.lock().unwrap_or_else(PoisonError::into_inner).note(found, now)
+    }
+
+    /// Which addresses machines use that nobody gave them these, now.
+    pub fn set_conflicts(&self, conflicts: Vec<Conflict>) {
+        *self.conflicts.lock().unwrap_or_else(PoisonError::into_inner) = conflicts;
+    }
+
+    /// What was set last.
+    #[must_use]
+    pub fn conflicts(&self) -> Vec<Conflict> {
+        self.conflicts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The other servers that are there now.

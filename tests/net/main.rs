@@ -5,6 +5,8 @@
 mod concepts;
 mod crash;
 mod dhcp;
+mod dhcp_clients;
+mod dhcp_conflicts;
 mod dhcp_rivals;
 mod dhcp_wire;
 mod explain;

@@ -6,6 +6,7 @@ use crate::lease_orders::Listed;
 use axum::Json;
 use axum::extract::State;
 use kurrent_core::config::{DhcpMode, Subnet};
+use kurrent_core::dhcp::conflict::Conflict;
 use kurrent_core::dhcp::lease;
 use kurrent_core::dhcp::others::{Heard, Other};
 use kurrent_core::id::MacAddr;
@@ -94,6 +95,23 @@ struct OtherView {
     last_seen: Wall,
 }
 
+/// An address that a machine uses although nobody gave it that.
+#[derive(Serialize, ToSchema)]
+#[schema(as = DhcpConflict)]
+struct ConflictView {
+    #[schema(value_type = Address)]
+    address: Ipv4Addr,
+    /// Who uses it.
+    #[schema(value_type = MacAddress)]
+    mac: MacAddr,
+    /// Whose lease it is; absent: nobody's, and it is not given out meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<MacAddress>, nullable = false)]
+    given_to: Option<MacAddr>,
+    #[schema(value_type = Time)]
+    last_seen: Wall,
+}
+
 /// What became of so many datagrams.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DhcpCounter)]
@@ -113,6 +131,8 @@ struct Dhcp {
     /// The boot network's own first.
     subnets: Vec<SubnetView>,
     other_servers: Vec<OtherView>,
+    /// As heard in ARP on the boot network.
+    conflicts: Vec<ConflictView>,
     /// Since the daemon's start.
     counters: Vec<CounterView>,
 }
@@ -134,6 +154,7 @@ async fn get_dhcp(State(api): State<Api>) -> Json<Dhcp> {
         serving: listed.is_some(),
         subnets,
         other_servers: api.shared.dhcp.others(now).iter().map(OtherView::from).collect(),
+        conflicts: api.shared.dhcp.conflicts().iter().map(ConflictView::from).collect(),
         counters: api.shared.dhcp.counters.list().into_iter().map(|(what, count)| CounterView { what, count }).collect(),
     })
 }
@@ -160,6 +181,12 @@ fn subnet_view(subnet: &Subnet, leases: &[Listed], now: Wall) -> SubnetView {
         ended,
         quarantined,
         unused,
+    }
+}
+
+impl From<&Conflict> for ConflictView {
+    fn from(conflict: &Conflict) -> Self {
+        Self { address: conflict.address, mac: conflict.mac, given_to: conflict.given_to, last_seen: conflict.last }
     }
 }
 

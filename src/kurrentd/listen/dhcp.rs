@@ -3,8 +3,10 @@
 //! An ACK leaves only when its lease is on the disk and published for the TFTP and HTTP listeners. What the disk cannot
 //! follow is not decided at all: the client asks again.
 
+mod conflicts;
 mod outbox;
 mod port;
+mod probe;
 pub mod proxy;
 pub mod pxe_port;
 mod reader;
@@ -16,6 +18,7 @@ use crate::lease_orders::{LeaseOrder, Listed, ReleaseError};
 use crate::leases::{self, LeaseWriter};
 use crate::shared::{LeaseSnapshot, Shared, SharedRef};
 use anyhow::{Context, bail};
+use conflicts::Watch;
 use imbl::ordmap::DiffItem;
 use kurrent_core::dhcp::lease::{self, Leases, State};
 use kurrent_core::dhcp::lease_file::{Record, RecordState};
@@ -64,14 +67,17 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     }
     shared.leases.store(Arc::new(table.holders().collect()));
     tracing::info!(%interface, address = %own, leases = records.len(), "DHCP: serving");
+    let watch = Watch::open(&shared, &link);
     let (revoked, orders) = (Revoked::default(), shared.lease_orders.listen());
-    Server { shared, port, reader, table, ledger, writer, orders, quiet: Quiet::default(), revoked }.run().await
+    Server { shared, port, reader, watch, table, ledger, writer, orders, quiet: Quiet::default(), revoked }.run().await
 }
 
 struct Server {
     shared: SharedRef,
     port: Port,
     reader: Reader,
+    /// Conflicts, where they are looked for.
+    watch: Option<Watch>,
     table: Leases,
     /// What `table` has heeded.
     ledger: Arc<Ledger>,
@@ -124,6 +130,12 @@ impl Server {
                     datagrams.drain(..).for_each(|datagram| self.received(&datagram, clock::now()));
                     self.shared.dhcp.counters.set("lost: the kernel's receive buffer was full", self.port.lost());
                     self.shared.dhcp.counters.set("lost: more requests than decisions", self.reader.left_out());
+                }
+                // Last: a flood of ARP must not keep DHCP from its turn.
+                heard = conflicts::heard(&mut self.watch) => {
+                    if let Some(watch) = &mut self.watch {
+                        watch.heed(heard, &mut self.table, &self.shared, clock::now());
+                    }
                 }
             }
         }
@@ -216,6 +228,9 @@ impl Server {
         let view = View { dhcp: &config.dhcp, network: &config.boot_network, boot_port: config.boot_port, ledger, leases: &self.table };
         let Decision { change, reply, reason } = decide(&request, &view, now);
         let record = change.and_then(|change| self.table.apply(change, now));
+        if let (Some(lease::Change::Offer { address, .. }), Some(watch)) = (change, &mut self.watch) {
+            watch.offered(address, &self.table, now.mono);
+        }
         let address = reply.as_ref().map(|(packet, _)| packet.yiaddr);
         let without_file = reason == Reason::Offered && reply.as_ref().is_some_and(|(packet, _)| packet.siaddr.is_unspecified());
         if let Some(why) = request.client.without_loader().filter(|_| without_file) {

@@ -56,6 +56,7 @@ const OTHER_SERVERS: &[Column] = &[
     ("FIRST SEEN", "first_seen"),
     ("LAST SEEN", "last_seen"),
 ];
+const CONFLICTS: &[Column] = &[("IN CONFLICT", "address"), ("USED BY", "mac"), ("GIVEN TO", "given_to"), ("LAST SEEN", "last_seen")];
 const COUNTERS: &[Column] = &[("COUNT", "count"), ("WHAT", "what")];
 const SESSIONS: &[Column] = &[("ADDRESS", "address"), ("CONNECTIONS", "connections")];
 
@@ -94,8 +95,9 @@ pub async fn dhcp_status(session: &Session, look: Look) -> Result<(), Failure> {
         };
         let subnets = table(answer, "subnets", SUBNETS, "no addresses are given out here");
         let others = table(answer, "other_servers", OTHER_SERVERS, "no other DHCP server was heard on the boot network");
+        let conflicts = table(answer, "conflicts", CONFLICTS, "nobody uses an address that is another's or nobody's");
         let counters = table(answer, "counters", COUNTERS, "nobody has asked yet");
-        [head, subnets, others, counters].join("\n\n")
+        [head, subnets, others, conflicts, counters].join("\n\n")
     };
     session.one("/v1/dhcp".into(), look, people).await
 }

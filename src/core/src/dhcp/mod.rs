@@ -3,11 +3,13 @@
 //! `wire` octets <-> [`wire::Packet`]; `msg` Packet -> [`msg::Request`], [`msg::Reply`] -> Packet; `pxe` which network boot
 //! client asks and what it is given; `decide` the answer; `address` where it goes (RFC 2131 s4.1); `lease` who holds which
 //! address: `table` the table itself, `holder` whose a lease is, `pool` one subnet, `range` its dynamic addresses; `lease_file` the
-//! text form; `others` other servers; `client` the uplink's client.
+//! text form; `others` other servers; `conflict` who uses what
+//! nobody gave him; `client` the uplink's client.
 
 pub mod address;
 pub mod arch;
 pub mod client;
+pub mod conflict;
 pub mod decide;
 pub mod holder;
 pub mod lease;

@@ -9,7 +9,7 @@ use crate::config::Dhcp;
 use crate::id::MacAddr;
 use crate::ledger::Device;
 use crate::time::{Mono, Now};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub struct Leases {
     /// What the ledger says: standing and reserved address. Strangers are not in it.
     devices: HashMap<MacAddr, (Standing, Option<Ipv4Addr>)>,
     reserved: HashMap<Ipv4Addr, MacAddr>,
+    /// Used by machines that nobody gave them to; bounded by whoever finds them ([`super::conflict`]).
+    avoided: HashSet<Ipv4Addr>,
     newcomers: Newcomers,
 }
 
@@ -59,6 +61,7 @@ impl Leases {
             offers: BTreeSet::new(),
             devices: HashMap::new(),
             reserved: HashMap::new(),
+            avoided: HashSet::new(),
             newcomers: Newcomers::default(),
         }
     }
@@ -214,6 +217,7 @@ impl Leases {
             Some(mac) if *mac == holder.mac && self.reservation_is_free(holder.mac, address, now) => Claim::Own,
             Some(_) => Claim::Taken,
             None if !pool.range.contains(address) => lease.map_or(Claim::Outside, |_| Claim::Taken),
+            None if self.avoided.contains(&address) => Claim::Taken,
             None if lease.is_none_or(|l| l.gives_way(now, false)) => Claim::Free,
             None => Claim::Taken,
         }
@@ -250,6 +254,25 @@ impl Leases {
             .or_else(|| pool.reusable(now, Standing::Stranger))
             .or_else(|| pool.reusable(now, Standing::Known).filter(|_| may_grow))?;
         Some(Pick { address, waits_for: reserved })
+    }
+
+    /// Somebody else uses this address: it is not given out, and an offer of it is taken back. What was given to a machine, or is
+    /// reserved for one, stays: then nothing changes, and the answer is false.
+    pub fn avoid(&mut self, address: Ipv4Addr) -> bool {
+        let given = self.by_address.get(&address).is_some_and(|lease| lease.state != State::Offered);
+        if given || self.reserved.contains_key(&address) {
+            return false;
+        }
+        self.avoided.insert(address);
+        self.remove(address);
+        self.mark(address);
+        true
+    }
+
+    /// Nobody uses it any more.
+    pub fn stop_avoiding(&mut self, address: Ipv4Addr) {
+        self.avoided.remove(&address);
+        self.mark(address);
     }
 
     /// Forgets the offers that were not taken in time.
@@ -374,7 +397,7 @@ impl Leases {
     }
 
     fn mark(&mut self, address: Ipv4Addr) {
-        let taken = self.by_address.contains_key(&address) || self.reserved.contains_key(&address);
+        let taken = self.by_address.contains_key(&address) || self.reserved.contains_key(&address) || self.avoided.contains(&address);
         if let Some(pool) = self.pools.iter_mut().find(|pool| pool.contains(address)) {
             pool.range.mark(address, taken);
         }

@@ -76,6 +76,13 @@ impl World {
         self.ledger.devices.insert(mac, Arc::new(device));
     }
 
+    /// Gives a recorded device this address.
+    pub(super) fn reserve(&mut self, mac: MacAddr, address: Ipv4Addr) {
+        let device = Device { address: Some(address), ..Device::clone(&self.ledger.devices[&mac]) };
+        self.leases.heed(mac, Some(&device));
+        self.ledger.devices.insert(mac, Arc::new(device));
+    }
+
     /// Decides without doing.
     pub(crate) fn decide(&self, request: &Request, now: Now) -> Decision {
         let (dhcp, network) = (&self.config.dhcp, &self.config.boot_network);
