@@ -1,10 +1,12 @@
 //! Machines with addresses of their own inside the range: found by ARP, without an offer that waits for it.
 
-use crate::net::{Net, register, wait_for};
+use crate::net::{DEADLINE, Net, register, wait_for};
 use crate::raw_dhcp::{ACK, DISCOVER, NAK, REQUEST, RawDhcp, kind, message};
 use anyhow::{Context, Result, ensure};
 use kurrent_core::dhcp::wire::option;
 use kurrent_harness::api::Api;
+use kurrent_harness::tools::run;
+use kurrent_harness::wire::Wire;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -40,6 +42,24 @@ fn an_address_that_a_stranger_uses_is_found_before_it_is_offered_and_no_offer_wa
         ensure!(began.elapsed() < Duration::from_secs(2), "an OFFER after {:?}", began.elapsed());
         let address = offer.context("an OFFER")?.yiaddr;
         ensure!(address.octets()[3] != 103, "{address} is the squatter's");
+    }
+    net.passed();
+    Ok(())
+}
+
+#[test]
+fn our_questions_name_the_mac_that_their_frames_come_from_also_when_it_changes() -> Result<()> {
+    let net = Net::new("arp-mac")?;
+    let _daemon = net.serve()?;
+    let client = net.client(&text(MAC))?;
+    let mut wire = Wire::in_netns(&client.netns, "eth0")?;
+    // Neighbours believe what a question says: with another MAC than ours they would lose us.
+    for mac in ["52:54:00:00:0a:f1", "52:54:00:00:0a:f2"] {
+        run(net.command("ip").args(["link", "set", "boot", "address", mac]))?;
+        let octets = mac.split(':').map(|hex| u8::from_str_radix(hex, 16)).collect::<Result<Vec<u8>, _>>()?;
+        let question = |frame: &[u8]| frame.get(6..14) == Some(&[&octets[..], &[8, 6]].concat()[..]) && frame.get(20..22) == Some(&[0, 1]);
+        let frame = wire.receive(DEADLINE, question)?.context("a question")?;
+        ensure!(frame.get(22..28) == Some(&octets[..]) && frame.get(28..32) == Some(&[10, 77, 0, 1]), "{frame:?}");
     }
     net.passed();
     Ok(())

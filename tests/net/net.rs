@@ -167,6 +167,11 @@ impl Net {
         client.ip(&["link", "set", "lo", "up"])?;
         client.ip(&["link", "set", "eth0", "address", mac])?;
         client.ip(&["link", "set", "eth0", "up"])?;
+        // The kernel learns of the link a moment later, on a busy machine up to a second; a frame before that is lost.
+        wait_for("the client's link", || {
+            let forwards = self.ip(&["-d", "link", "show", &port]).is_ok_and(|said| said.contains("state forwarding"));
+            forwards && client.ip(&["link", "show", "eth0"]).is_ok_and(|said| said.contains("state UP"))
+        })?;
         Ok(client)
     }
 

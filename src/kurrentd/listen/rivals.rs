@@ -33,7 +33,6 @@ const DATAGRAM_BYTES: usize = 2048;
 /// No such interface, missing privilege, or the interface went away.
 pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     let link = kurrent_sys::link::link(&interface).context("looking for other DHCP servers")?;
-    let own = (shared.config.boot_network.address, link.mac.context("the boot network's NIC has no hardware address")?);
     let socket = PacketSocket::receiver(link.index, CLIENT_PORT)
         .context("looking for other DHCP servers needs CAP_NET_RAW; run kurrentd as root")?;
     // SAFETY: a PacketSocket owns its descriptor, gives out always the same one, and closes it only when it is dropped.
@@ -44,7 +43,7 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             _ = times.tick() => {
-                if let Err(error) = ask(socket.get_ref(), own.1)
+                if let Err(error) = ask(socket.get_ref())
                     && let Some(more) = quiet.admit("ask", clock::now().mono)
                 {
                     tracing::warn!(%error, more, "asking for other DHCP servers");
@@ -54,20 +53,22 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
             }
             ready = socket.readable() => {
                 let mut ready = ready.context("waiting for other DHCP servers")?;
-                drain(&shared, socket.get_ref(), own, &mut || ready.clear_ready())?;
+                drain(&shared, socket.get_ref(), &mut || ready.clear_ready())?;
                 tokio::task::yield_now().await;
             }
         }
     }
 }
 
-fn ask(socket: &PacketSocket, own: MacAddr) -> std::io::Result<()> {
+fn ask(socket: &PacketSocket) -> std::io::Result<()> {
+    let own = MacAddr(socket.mac()?);
     let octets = wire::encode(&question(own, u32::from_ne_bytes(entropy::random())), wire::DEFAULT_MESSAGE_BYTES);
     let from = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, CLIENT_PORT);
     socket.send([0xff; 6], from, SocketAddrV4::new(Ipv4Addr::BROADCAST, SERVER_PORT), &octets)
 }
 
-fn drain(shared: &Shared, socket: &PacketSocket, own: (Ipv4Addr, MacAddr), empty: &mut impl FnMut()) -> anyhow::Result<()> {
+fn drain(shared: &Shared, socket: &PacketSocket, empty: &mut impl FnMut()) -> anyhow::Result<()> {
+    let own = (shared.config.boot_network.address, MacAddr(socket.mac().context("listening for other DHCP servers")?));
     let mut buffer = [0; DATAGRAM_BYTES];
     for _ in 0..DRAIN {
         match socket.receive_from(&mut buffer) {

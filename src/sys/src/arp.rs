@@ -1,6 +1,6 @@
 //! ARP (RFC 826) on one interface: asks who has an address, and hears who says that it has one.
 
-use crate::packet::address_of;
+use crate::packet::{address_of, hardware_address};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use std::io;
 use std::net::Ipv4Addr;
@@ -44,12 +44,14 @@ impl ArpSocket {
     }
 
     /// Asks everybody who has `target`. From our own address, as any neighbour would: a probe from 0.0.0.0 (RFC 5227) would say
-    /// that we want the address ourselves.
+    /// that we want the address ourselves. With the interface's present MAC: an old one would make neighbours lose us.
     ///
     /// # Errors
     /// The kernel's; `WouldBlock` when its queue is full.
-    pub fn ask(&self, own_mac: [u8; 6], own: Ipv4Addr, target: Ipv4Addr) -> io::Result<()> {
-        self.socket.send_to(&request(own_mac, own, target), &address_of(self.index, [0xff; 6], ETHERTYPE_ARP)?).map(drop)
+    pub fn ask(&self, own: Ipv4Addr, target: Ipv4Addr) -> io::Result<()> {
+        self.socket
+            .send_to(&request(hardware_address(&self.socket)?, own, target), &address_of(self.index, [0xff; 6], ETHERTYPE_ARP)?)
+            .map(drop)
     }
 
     /// What was heard next; `None` when it is no claim (a probe from 0.0.0.0, or cut).

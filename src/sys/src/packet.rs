@@ -52,6 +52,14 @@ impl PacketSocket {
         self.socket.send_to(&datagram, &link_address(self.index, mac)?).map(drop)
     }
 
+    /// The interface's present hardware address, of a [`Self::receiver`].
+    ///
+    /// # Errors
+    /// The kernel's; `AddrNotAvailable` when it has none.
+    pub fn mac(&self) -> io::Result<[u8; 6]> {
+        hardware_address(&self.socket)
+    }
+
     /// As [`Self::receive`], with the hardware address that the frame came from.
     ///
     /// # Errors
@@ -120,6 +128,22 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
 
 fn link_address(index: u32, mac: [u8; 6]) -> io::Result<SockAddr> {
     address_of(index, mac, ETHERTYPE_IP)
+}
+
+/// The present hardware address of the interface that a packet socket is bound to. It may change: a bridge takes that of a port.
+///
+/// # Errors
+/// The kernel's; `AddrNotAvailable` when the socket is not bound, or its interface has none.
+pub(crate) fn hardware_address(socket: &Socket) -> io::Result<[u8; 6]> {
+    let bound = socket.local_addr()?;
+    // Not by nix: the kernel's length leaves out the unused end of the address, and nix refuses that.
+    if i32::from(bound.family()) != libc::AF_PACKET {
+        return Err(io::ErrorKind::AddrNotAvailable.into());
+    }
+    // SAFETY: a SockAddr is as large as any address, its unwritten rest is zeros, and this one is a sockaddr_ll by its family.
+    let link = unsafe { bound.as_ptr().cast::<libc::sockaddr_ll>().read_unaligned() };
+    let mac = link.sll_addr.first_chunk::<6>().copied().filter(|mac| link.sll_halen == 6 && *mac != [0; 6]);
+    mac.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
 }
 
 /// Where a frame of this type goes, or (in a bind) comes from.

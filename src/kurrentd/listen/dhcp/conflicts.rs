@@ -35,8 +35,10 @@ impl Watch {
     /// Nothing when it is switched off. It is no reason to give no addresses when it can not be done.
     pub fn open(shared: &Shared, link: &Link) -> Option<Self> {
         let config = &shared.config;
-        let mac = link.mac.filter(|_| config.dhcp.conflict_probe)?;
-        match Probe::open(link.index, mac, &config.boot_network) {
+        if !config.dhcp.conflict_probe {
+            return None;
+        }
+        match Probe::open(link.index, &config.boot_network) {
             Ok(probe) => {
                 let subnet = config.dhcp.local.clone();
                 Some(Self { probe, conflicts: Conflicts::new(&subnet), subnet, quiet: Quiet::default() })

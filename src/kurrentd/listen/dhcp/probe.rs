@@ -2,7 +2,6 @@
 //! decided in [`kurrent_core::dhcp::conflict`].
 
 use kurrent_core::config::BootNetwork;
-use kurrent_core::id::MacAddr;
 use kurrent_sys::arp::{ArpSocket, Claimed};
 use std::io::{self, ErrorKind};
 use std::net::Ipv4Addr;
@@ -22,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The socket and when it is time for the next question.
 pub struct Probe {
     socket: AsyncFd<ArpSocket>,
-    own: (Ipv4Addr, MacAddr),
+    own: Ipv4Addr,
     next: Instant,
     /// Until then nothing is read.
     paused: Option<Instant>,
@@ -41,11 +40,11 @@ impl Probe {
     ///
     /// # Errors
     /// The kernel's; `PermissionDenied` without `CAP_NET_RAW`.
-    pub fn open(index: u32, mac: MacAddr, network: &BootNetwork) -> io::Result<Self> {
+    pub fn open(index: u32, network: &BootNetwork) -> io::Result<Self> {
         let socket = ArpSocket::open(index, network.address, network.prefix)?;
         // SAFETY: an ArpSocket owns its descriptor, gives out always the same one, and closes it only when it is dropped.
         let socket = unsafe { AsyncFd::register(socket) }?;
-        Ok(Self { socket, own: (network.address, mac), next: Instant::now(), paused: None })
+        Ok(Self { socket, own: network.address, next: Instant::now(), paused: None })
     }
 
     /// What there is to do next. Cancel-safe.
@@ -63,8 +62,8 @@ impl Probe {
                     let mut claims = Vec::new();
                     for _ in 0..DRAIN {
                         match ready.get_inner().receive() {
-                            // Not our own, which a hub or a bridge may send back.
-                            Ok(Some(claim)) if claim.mac != self.own.1.0 => claims.push(claim),
+                            // Not of our own address: a hub or a bridge may send our own questions back.
+                            Ok(Some(claim)) if claim.address != self.own => claims.push(claim),
                             Ok(_) => {}
                             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                                 ready.clear_ready();
@@ -91,7 +90,6 @@ impl Probe {
 
     /// Asks who has an address. A full queue is no matter: it is asked for again.
     pub fn ask(&self, address: Ipv4Addr) {
-        let (own, mac) = self.own;
-        let _ = self.socket.get_ref().ask(mac.0, own, address);
+        let _ = self.socket.get_ref().ask(self.own, address);
     }
 }
