@@ -7,6 +7,7 @@ use kurrent_harness::api;
 use kurrent_harness::appliance::{ADDRESS, BOOT_PORT, Network, wait_until};
 use kurrent_harness::frame;
 use kurrent_harness::lab::Lab;
+use kurrent_harness::machine::Firmware;
 use kurrent_harness::netns::BRIDGE;
 use kurrent_harness::timeline::read_capture;
 use kurrent_harness::wire::Wire;
@@ -33,7 +34,8 @@ fn a_wiped_firmware_store_has_another_key_and_is_refused() -> Result<()> {
         operator.clone_disk("delta")?;
         operator.bind(mac, "delta")?;
         let spec = machine.cut_power();
-        std::fs::remove_file(&spec.variables).context("wipe the firmware store")?;
+        let Firmware::Uefi(variables) = &spec.firmware else { anyhow::bail!("workers of the lab have UEFI") };
+        std::fs::remove_file(variables).context("wipe the firmware store")?;
 
         let mut machine = lab.power_on(spec)?;
         let found = machine.console.wait_for_any(&["key_mismatch", "verify_failed", "another key", "delta login:"], REPORTS_WITHIN)?;

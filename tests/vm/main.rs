@@ -8,6 +8,7 @@
 mod attack;
 mod credentials;
 mod disk;
+mod firmware;
 mod harness;
 mod image;
 mod junk;

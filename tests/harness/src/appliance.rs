@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::evidence::Run;
-use crate::machine::{self, Attachment, Machine, Nic, Spec};
+use crate::machine::{self, Attachment, Firmware, Machine, Nic, OptionRom, Spec};
 use crate::netns::BootNetwork;
 use crate::process::Lifetime;
 use crate::tools::{self, run};
@@ -98,15 +98,17 @@ impl Appliance {
         let disk = lab.scratch().join("appliance.img");
         machine::copy_disk(&image()?, &disk, DISK_BYTES)?;
         write_configuration(lab.scratch(), &disk, configuration)?;
-        let mut nics = vec![Nic { mac: BOOT_MAC, attachment: network.attach()? }];
+        let mut nics = vec![Nic { mac: BOOT_MAC, attachment: network.attach()?, rom: OptionRom::None }];
         if matches!(network, Network::Multicast(_)) {
-            nics.push(Nic { mac: UPLINK_MAC, attachment: Attachment::User(vec![(machine::free_port()?, API_PORT)]) });
+            let attachment = Attachment::User(vec![(machine::free_port()?, API_PORT)]);
+            nics.push(Nic { mac: UPLINK_MAC, attachment, rom: OptionRom::None });
         }
         Ok(Spec {
             name: "appliance".into(),
             memory_mib: MEMORY_MIB,
             disk: Some(disk),
-            variables: lab.scratch().join("appliance.vars"),
+            firmware: Firmware::Uefi(lab.scratch().join("appliance.vars")),
+            firmware_settings: Vec::new(),
             nics,
             uuid: "6b757272-656e-7400-0000-000000000001".into(),
             lifetime,

@@ -127,7 +127,12 @@ impl Console {
 
     /// Types `line` and Enter.
     pub fn send_line(&mut self, line: &str) -> Result<()> {
-        self.keyboard.write_all(format!("{line}\r").as_bytes()).with_context(|| format!("type on {}", self.name))
+        self.press(format!("{line}\r").as_bytes())
+    }
+
+    /// Types these octets as they are, such as 2 for Ctrl-B.
+    pub fn press(&mut self, keys: &[u8]) -> Result<()> {
+        self.keyboard.write_all(keys).with_context(|| format!("type on {}", self.name))
     }
 
     /// Runs `command` in the shell at this console; its output without the echo. The status must be 0.

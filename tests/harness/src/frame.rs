@@ -1,6 +1,7 @@
 //! Just enough DHCP over Ethernet to ask as a machine would: built by hand from RFC 2131, sharing no code with the product.
 
 use kurrent_core::id::MacAddr;
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
@@ -28,6 +29,8 @@ pub struct Dhcp {
     pub offered: Ipv4Addr,
     /// Option 53: 1 DISCOVER, 2 OFFER, 3 REQUEST, 5 ACK, 6 NAK.
     pub message_type: u8,
+    /// All options but the message type, in one piece each (RFC 3396).
+    pub options: BTreeMap<u8, Vec<u8>>,
 }
 
 /// A broadcast DISCOVER of a UEFI x86-64 PXE client.
@@ -91,7 +94,7 @@ pub fn parse(frame: &[u8]) -> Option<Dhcp> {
     let client = MacAddr(dhcp.get(28..34)?.try_into().ok()?);
     let offered = Ipv4Addr::from(<[u8; 4]>::try_from(dhcp.get(16..20)?).ok()?);
     let mut options = dhcp.get(OPTIONS_AT..)?;
-    let mut message_type = None;
+    let mut found: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
     while let [code, rest @ ..] = options {
         if *code == OPTION_END {
             break;
@@ -101,12 +104,12 @@ pub fn parse(frame: &[u8]) -> Option<Dhcp> {
             continue;
         }
         let [size, rest @ ..] = rest else { break };
-        if *code == OPTION_MESSAGE_TYPE {
-            message_type = rest.first().copied();
-        }
-        options = rest.get(usize::from(*size)..)?;
+        let (value, after) = rest.split_at_checked(usize::from(*size))?;
+        found.entry(*code).or_default().extend(value);
+        options = after;
     }
-    Some(Dhcp { op: *dhcp.first()?, xid, client, offered, message_type: message_type? })
+    let message_type = *found.remove(&OPTION_MESSAGE_TYPE)?.first()?;
+    Some(Dhcp { op: *dhcp.first()?, xid, client, offered, message_type, options: found })
 }
 
 fn length(octets: usize) -> [u8; 2] {
@@ -135,7 +138,12 @@ mod tests {
         let client = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
         let frame = discover(client, 7);
         let read = parse(&frame);
-        let expected = Dhcp { op: 1, xid: 7, client, offered: Ipv4Addr::UNSPECIFIED, message_type: 1 };
+        let options = BTreeMap::from([
+            (OPTION_PARAMETER_LIST, vec![1, 3, 66, 67, 60]),
+            (OPTION_ARCHITECTURE, vec![0, 7]),
+            (OPTION_VENDOR_CLASS, b"PXEClient:Arch:00007:UNDI:003001".to_vec()),
+        ]);
+        let expected = Dhcp { op: 1, xid: 7, client, offered: Ipv4Addr::UNSPECIFIED, message_type: 1, options };
         assert_eq!(read, Some(expected));
         assert_eq!(checksum(&frame[14..34]), [0, 0], "an IPv4 header sums to zero with its checksum");
     }

@@ -1,4 +1,4 @@
-//! A QEMU machine: UEFI firmware with variables of its own, virtio NICs, serial console, monitor.
+//! A QEMU machine: UEFI firmware with variables of its own, or a BIOS; virtio NICs, serial console, monitor.
 
 use crate::console::Console;
 use crate::evidence::Run;
@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// Enough of a frame for DHCP and HTTP heads; NVMe data would fill the disk.
 const CAPTURE_OCTETS: u32 = 2048;
+/// Debian's OVMF, and its empty variables.
+const OVMF_CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
+const OVMF_VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
 /// Where a NIC is plugged in.
 #[derive(Clone, Debug)]
@@ -37,6 +40,24 @@ pub enum Attachment {
     User(Vec<(u16, u16)>),
 }
 
+/// What a machine starts with.
+#[derive(Clone, Debug)]
+pub enum Firmware {
+    /// OVMF with the variables in this file; made from the empty ones when missing.
+    Uefi(PathBuf),
+    /// SeaBIOS.
+    Bios,
+}
+
+/// What boots from a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionRom {
+    /// The firmware's own driver and its own PXE.
+    None,
+    /// The iPXE that QEMU brings (package `ipxe-qemu`, of 2019): the only network boot that SeaBIOS has.
+    Ipxe,
+}
+
 /// One NIC.
 #[derive(Clone, Debug)]
 pub struct Nic {
@@ -44,6 +65,8 @@ pub struct Nic {
     pub mac: MacAddr,
     /// See [`Attachment`].
     pub attachment: Attachment,
+    /// See [`OptionRom`].
+    pub rom: OptionRom,
 }
 
 /// What a machine is made of.
@@ -55,8 +78,10 @@ pub struct Spec {
     pub memory_mib: u32,
     /// Boot disk, raw.
     pub disk: Option<PathBuf>,
-    /// This machine's firmware variables; made from the empty ones when missing.
-    pub variables: PathBuf,
+    /// See [`Firmware`].
+    pub firmware: Firmware,
+    /// Names and texts that the firmware reads (`-fw_cfg`), such as OVMF's `opt/org.tianocore/IPv4PXESupport`.
+    pub firmware_settings: Vec<(String, String)>,
     /// In order.
     pub nics: Vec<Nic>,
     /// SMBIOS UUID.
@@ -81,9 +106,8 @@ pub struct Machine {
 impl Machine {
     /// Starts QEMU and waits until its console and monitor are open; the firmware begins then.
     pub fn start(run: &Run, spec: Spec) -> Result<Self> {
-        let firmware = firmware()?;
-        if !spec.variables.exists() {
-            fs::copy(&firmware.variables, &spec.variables).with_context(|| format!("make {}", spec.variables.display()))?;
+        if let Firmware::Uefi(variables) = &spec.firmware {
+            prepare_uefi(variables)?;
         }
         let stderr_path = run.evidence().join(format!("{}.qemu", spec.name));
         let append = |path: &Path| File::options().create(true).append(true).open(path).with_context(|| format!("open {}", path.display()));
@@ -94,7 +118,7 @@ impl Machine {
         output.seek(SeekFrom::End(0)).context("skip what an earlier start wrote")?;
         let keyboard = keyboard(run.scratch(), &spec.name)?;
         let captures = captures(run, &spec);
-        let mut command = command(run, &spec, &firmware.code, &captures);
+        let mut command = command(run, &spec, &captures);
         command.current_dir(run.scratch()).stdin(std::process::Stdio::null());
         command.stdout(stderr.try_clone().context("QEMU's log")?).stderr(stderr);
         let _ = fs::remove_file(run.scratch().join(format!("{}.qmp", spec.name)));
@@ -193,20 +217,17 @@ fn is_running(pid: u32) -> bool {
     stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next()).is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-struct Firmware {
-    code: PathBuf,
-    variables: PathBuf,
-}
-
-fn firmware() -> Result<Firmware> {
-    let dir = Path::new("/usr/share/OVMF");
-    let firmware = Firmware { code: dir.join("OVMF_CODE_4M.fd"), variables: dir.join("OVMF_VARS_4M.fd") };
-    for file in [&firmware.code, &firmware.variables] {
-        if !file.exists() {
-            bail!("{} is missing: package `ovmf`, installed by `make deps`", file.display());
+/// The firmware is there, and so are its variables.
+fn prepare_uefi(variables: &Path) -> Result<()> {
+    for file in [OVMF_CODE, OVMF_VARIABLES] {
+        if !Path::new(file).exists() {
+            bail!("{file} is missing: package `ovmf`, installed by `make deps`");
         }
     }
-    Ok(firmware)
+    if !variables.exists() {
+        fs::copy(OVMF_VARIABLES, variables).with_context(|| format!("make {}", variables.display()))?;
+    }
+    Ok(())
 }
 
 /// A comma inside a QEMU option value is written twice.
@@ -221,7 +242,7 @@ fn captures(run: &Run, spec: &Spec) -> Vec<PathBuf> {
     (0..spec.nics.len()).map(|nic| name(start, nic)).collect()
 }
 
-fn command(run: &Run, spec: &Spec, code: &Path, captures: &[PathBuf]) -> Command {
+fn command(run: &Run, spec: &Spec, captures: &[PathBuf]) -> Command {
     let netns = spec.nics.iter().find_map(|nic| match &nic.attachment {
         Attachment::Tap { netns, .. } => Some(netns.clone()),
         Attachment::Multicast(_) | Attachment::User(_) => None,
@@ -235,11 +256,22 @@ fn command(run: &Run, spec: &Spec, code: &Path, captures: &[PathBuf]) -> Command
         None => Command::new("qemu-system-x86_64"),
     };
     // Without cx16 off, QEMU 7.2's TCG crashes 6.12 kernels now and then (double fault, invalid opcode at boot).
-    command.args(["-nodefaults", "-machine", "q35", "-accel", "tcg", "-cpu", "max,-cx16"]);
+    command.args(["-nodefaults", "-accel", "tcg", "-cpu", "max,-cx16"]);
     command.args(["-display", "none", "-device", "VGA", "-m", &spec.memory_mib.to_string(), "-uuid", &spec.uuid]);
     command.args(["-smbios", &format!("type=1,manufacturer=Kurrent lab,product=QEMU,serial={}", spec.name)]);
-    command.args(["-drive", &format!("if=pflash,format=raw,unit=0,readonly=on,file={}", value(code))]);
-    command.args(["-drive", &format!("if=pflash,format=raw,unit=1,file={}", value(&spec.variables))]);
+    match &spec.firmware {
+        Firmware::Uefi(variables) => {
+            command.args(["-machine", "q35", "-drive", &format!("if=pflash,format=raw,unit=0,readonly=on,file={OVMF_CODE}")]);
+            command.args(["-drive", &format!("if=pflash,format=raw,unit=1,file={}", value(variables))]);
+        }
+        // SeaBIOS, QEMU's own choice; told that nobody looks at a screen, it shows it on the serial console.
+        Firmware::Bios => {
+            command.args(["-machine", "q35,graphics=off"]);
+        }
+    }
+    for (name, text) in &spec.firmware_settings {
+        command.args(["-fw_cfg", &format!("name={name},string={text}")]);
+    }
     // OVMF offers its RNG protocol only with this device.
     command.args(["-device", "virtio-rng-pci"]);
     let output = value(&run.evidence().join(format!("{}.console", spec.name)));
@@ -265,8 +297,11 @@ fn command(run: &Run, spec: &Spec, code: &Path, captures: &[PathBuf]) -> Command
         };
         let boot = if spec.disk.is_none() && index == 0 { ",bootindex=0" } else { "" };
         command.args(["-netdev", &netdev]);
-        // romfile empty: the firmware's own virtio driver, not QEMU's bundled iPXE.
-        command.args(["-device", &format!("virtio-net-pci,netdev=net{index},mac={},romfile={boot}", nic.mac)]);
+        let rom = match nic.rom {
+            OptionRom::None => ",romfile=",
+            OptionRom::Ipxe => "",
+        };
+        command.args(["-device", &format!("virtio-net-pci,netdev=net{index},mac={}{rom}{boot}", nic.mac)]);
         if !matches!(nic.attachment, Attachment::User(_)) {
             let pcap = value(capture);
             command.args(["-object", &format!("filter-dump,id=dump{index},netdev=net{index},file={pcap},maxlen={CAPTURE_OCTETS}")]);

@@ -62,7 +62,16 @@ impl BootNetwork {
         command
     }
 
-    fn ip(&self, arguments: &[&str]) -> Result<String> {
+    /// A cable to the namespace of `other`: its end here is a port of the bridge, its end there is the interface `name`.
+    pub fn cable(&self, other: &Self, name: &str) -> Result<()> {
+        self.ip(&["link", "add", name, "type", "veth", "peer", "name", name, "netns", &other.netns])?;
+        self.ip(&["link", "set", name, "master", BRIDGE])?;
+        self.ip(&["link", "set", name, "up"])?;
+        other.ip(&["link", "set", name, "up"]).map(drop)
+    }
+
+    /// `ip` inside.
+    pub fn ip(&self, arguments: &[&str]) -> Result<String> {
         run(Command::new("ip").args(["-n", &self.netns]).args(arguments))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::appliance::{Appliance, Network};
 use crate::evidence::Run;
-use crate::machine::{Machine, Nic, Spec};
+use crate::machine::{Firmware, Machine, Nic, OptionRom, Spec};
 use crate::process::Lifetime;
 use anyhow::{Result, ensure};
 use kurrent_core::id::MacAddr;
@@ -28,8 +28,9 @@ pub fn spec(lab: &Run, network: &Network, index: u8, lifetime: Lifetime) -> Resu
         name: format!("worker{index}"),
         memory_mib: MEMORY_MIB,
         disk: None,
-        variables: lab.scratch().join(format!("worker{index}.vars")),
-        nics: vec![Nic { mac, attachment: network.attach()? }],
+        firmware: Firmware::Uefi(lab.scratch().join(format!("worker{index}.vars"))),
+        firmware_settings: Vec::new(),
+        nics: vec![Nic { mac, attachment: network.attach()?, rom: OptionRom::None }],
         uuid: format!("77000000-0000-4000-8000-0000000000{index:02x}"),
         lifetime,
     })

@@ -1,0 +1,70 @@
+//! OVMF with its own network boot.
+
+use super::place::{MAC, Place, SCRIPT_WITHIN};
+use super::seen::Seen;
+use anyhow::{Result, ensure};
+use kurrent_core::id::MacAddr;
+use kurrent_harness::appliance::ADDRESS;
+use kurrent_harness::frame;
+use kurrent_harness::netns::BootNetwork;
+use kurrent_harness::wire::Wire;
+use serde_json::json;
+use std::time::Duration;
+
+/// OVMF's switches for PXE (OvmfPkg/Library/PlatformBmPrintScLib and NetworkPkg's PcdIPv4PXESupport).
+pub const NO_PXE4: (&str, &str) = ("opt/org.tianocore/IPv4PXESupport", "no");
+const NO_PXE6: (&str, &str) = ("opt/org.tianocore/IPv6PXESupport", "no");
+/// An answer to a DISCOVER takes milliseconds.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
+#[test]
+fn ovmf_pxe_and_ipxe_have_one_address_and_an_ack_says_what_its_offer_said() -> Result<()> {
+    let place = Place::new("pxe", "")?;
+    let mut machine = place.uefi(&place.network, &[])?;
+    let seen = place.reaches_script(&mut machine)?;
+    seen.address()?;
+    ensure!(seen.offers_agree_with_acks(ADDRESS)? > 0, "no ACK");
+    ensure!(seen.read_requests("snponly.efi").0 > 0, "no loader by TFTP");
+    place.passed(machine);
+    Ok(())
+}
+
+/// EDK2 asks with HEAD, then with GET, and takes nothing without `HTTPClient` in option 60 (xcat-core 7743, smee 210).
+#[test]
+fn ovmf_http_boot_loads_by_http_and_keeps_one_address() -> Result<()> {
+    let place = Place::new("http", "")?;
+    let mut machine = place.uefi(&place.network, &[NO_PXE4, NO_PXE6])?;
+    let seen = place.reaches_script(&mut machine)?;
+    seen.address()?;
+    ensure!(seen.offers_agree_with_acks(ADDRESS)? > 0, "no ACK");
+    for method in ["HEAD", "GET"] {
+        let line = format!("{method} /files/snponly.efi HTTP/1.1\r\n");
+        ensure!(seen.asked(line.as_bytes()) > 0, "no {method} of the loader");
+    }
+    ensure!(seen.read_requests("snponly.efi") == (0, 0), "the loader came by TFTP");
+    place.passed(machine);
+    Ok(())
+}
+
+#[test]
+fn ovmf_of_a_revoked_device_is_met_with_silence() -> Result<()> {
+    let place = Place::new("revoked", "")?;
+    let api = place.api()?;
+    api.ask("POST", "/v1/devices", Some(&json!({ "mac": MAC.to_string(), "keyless_allowed": true })))?;
+    api.ask("POST", &format!("/v1/devices/{MAC}/revoke"), Some(&json!({})))?;
+    let elsewhere = BootNetwork::new("192.0.2.1/24")?;
+    place.network.cable(&elsewhere, "port")?;
+    let mut wire = Wire::in_netns(elsewhere.name(), "port")?;
+    let machine = place.uefi(&place.network, &[])?;
+    let is_discover = |frame: &[u8]| frame::parse(frame).is_some_and(|dhcp| dhcp.client == MAC && dhcp.message_type == 1);
+    ensure!(wire.receive(SCRIPT_WITHIN, is_discover)?.is_some(), "no DISCOVER");
+    // Asked later and answered: what was asked before will not be answered any more.
+    let other = MacAddr([0x52, 0x54, 0, 0x5a, 0, 1]);
+    wire.send(&frame::discover(other, 1))?;
+    let answer = wire.receive(ANSWERED_WITHIN, |frame| frame::parse(frame).is_some_and(|dhcp| dhcp.op == 2 && dhcp.client == other))?;
+    ensure!(answer.is_some(), "nobody is answered: that silence proves nothing");
+    let seen = Seen::by(&machine)?;
+    ensure!(seen.dhcp().count() > 0 && seen.answers().count() == 0, "the revoked device was answered");
+    place.passed(machine);
+    Ok(())
+}
