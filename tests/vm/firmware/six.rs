@@ -9,9 +9,8 @@ const SPEC: &str = "  networking:\n    boot:\n      address6: fd00:77::1/64\n  d
 
 #[test]
 fn ovmf_pxe_over_ipv6_gets_the_loader_over_ipv6_and_then_the_script() -> Result<()> {
-    let mut place = Place::prepared("six", SPEC, |network| {
-        network.ip(&["addr", "add", "fd00:77::1/64", "dev", BRIDGE, "nodad"]).map(drop)
-    })?;
+    let mut place =
+        Place::prepared("six", SPEC, |network| network.ip(&["addr", "add", "fd00:77::1/64", "dev", BRIDGE, "nodad"]).map(drop))?;
     place.daemon.says("DHCPv6: serving")?;
     let mut machine = place.uefi(&place.network, &[NO_PXE4])?;
     let seen = place.reaches_script(&mut machine)?;
