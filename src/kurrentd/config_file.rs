@@ -71,6 +71,7 @@ raw! {
     }
     RawSubnet {
         network: Text, range: Option<Range>, lease_secs: Text, router: Text, dns: Option<Vec<Spanned<String>>>, domain: Text,
+        via: Text,
     }
     Range { start: Text, end: Text }
     RawDhcp6 { mode: Text, lease_secs: Text, router_advertisements: Text }

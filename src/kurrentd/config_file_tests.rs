@@ -1,5 +1,5 @@
 use super::*;
-use kurrent_core::config::default_range;
+use kurrent_core::config::{Route, default_range};
 
 const HEAD: &str = "apiVersion: kurrent.io/v1\nkind: ApplianceConfiguration\n";
 
@@ -37,6 +37,8 @@ fn every_commented_key_of_the_example_is_valid_and_shows_its_default() {
         relayed.iter().map(|s| (s.address, s.prefix, s.range_start)).collect::<Vec<_>>(),
         [(Ipv4Addr::new(10, 78, 0, 0), 24, Ipv4Addr::new(10, 78, 0, 10))]
     );
+    let via = Ipv4Addr::new(10, 77, 0, 254);
+    assert_eq!(std::mem::take(&mut config.dhcp.routes), [Route { network: Ipv4Addr::new(10, 78, 0, 0), prefix: 24, via }]);
     assert!(config.ipv6.take().is_some_and(|six| six.address == "fd00:77::1".parse::<std::net::Ipv6Addr>().unwrap()));
     assert_eq!((config.tftp.folder.take(), config.tftp.ports.take()), (Some("/data/tftp".into()), Some((49152, 49407))));
     assert_eq!(std::mem::take(&mut config.tftp.allow), [(Ipv4Addr::new(192, 0, 2, 0), 24)]);
@@ -92,6 +94,22 @@ fn every_fault_has_its_line_and_says_what_to_do() {
         ("spec:\n  dhcp:\n    subnets:\n      - network: 10.78.0.5/24\n", 6, "like 10.78.0.0/24"),
         ("spec:\n  dhcp:\n    subnets:\n      - {network: 10.0.0.0/8, router: 10.0.0.1}\n", 6, "overlaps"),
         ("spec:\n  dhcp:\n    subnets:\n      - {network: 10.78.0.0/24, router: 10.79.0.1}\n", 6, "outside"),
+        (
+            "spec:\n  dhcp:\n    subnets:\n      - {network: 10.78.0.0/24, router: 10.78.0.1, via: 10.78.0.1}\n",
+            6,
+            "not a router of the boot network",
+        ),
+        (
+            "spec:\n  dhcp:\n    subnets:\n      - {network: 10.78.0.0/24, router: 10.78.0.1, via: 10.77.0.1}\n",
+            6,
+            "not a router of the boot network",
+        ),
+        (
+            "spec:\n  dhcp:\n    subnets:\n      - {network: 10.78.0.0/24, router: 10.78.0.1, via: r1}\n",
+            6,
+            "'r1' is not valid for spec.dhcp.subnets.via",
+        ),
+        ("spec:\n  dhcp:\n    via: 10.77.0.254\n", 5, "via"),
         ("spec:\n  dhcp:\n    leaseKey: uuid\n", 5, "mac or clientId"),
         ("spec:\n  dhcp:\n    bootp: maybe\n", 5, "known, on or off"),
         ("spec:\n  dhcp:\n    newcomersPerMinute: 0\n", 5, "1 to 65536"),

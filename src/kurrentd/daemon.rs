@@ -121,6 +121,9 @@ fn boot_network(shared: &SharedRef) {
         }
         DhcpMode::Off => {}
     }
+    if !shared.config.dhcp.relayed.is_empty() {
+        keep(shared, "routes", crate::routes::watch);
+    }
     if let Some(ipv6) = shared.config.ipv6.clone() {
         boot_network6(shared, &ipv6);
     }

@@ -16,6 +16,7 @@ pub mod ledger;
 pub mod listen;
 pub mod neighbours;
 pub mod reconcile;
+pub mod routes;
 pub mod secrets;
 pub mod shared;
 pub mod state_check;

@@ -155,7 +155,7 @@ impl Uplink<'_> {
         }
         link::add_address(index, terms.address, terms.prefix).context("uplink")?;
         if let Some(router) = terms.router
-            && let Err(error) = link::set_default_route(index, router)
+            && let Err(error) = kurrent_sys::route::set_default(index, router)
         {
             tracing::warn!(error = %anyhow::Error::from(error), "uplink: the server's router cannot be used");
         }

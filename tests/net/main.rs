@@ -18,6 +18,7 @@ mod net;
 mod proxy;
 mod raw_dhcp;
 mod raw_tftp;
+mod routes;
 mod storage;
 mod tftp;
 mod uplink;

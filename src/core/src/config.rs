@@ -55,6 +55,7 @@ impl Default for Config {
                 mode: DhcpMode::Server,
                 local: Subnet { address, prefix, range_start, range_end, lease_secs: 3600, router: None, dns: Vec::new(), domain: None },
                 relayed: Vec::new(),
+                routes: Vec::new(),
                 lease_key: LeaseKey::Mac,
                 bootp: Bootp::Known,
                 conflict_probe: true,
@@ -204,6 +205,8 @@ pub struct Dhcp {
     pub local: Subnet,
     /// Networks that are reached through relays (`giaddr`, or option 82's link selection); none overlaps another.
     pub relayed: Vec<Subnet>,
+    /// Routes to those of `relayed` that have a `via`; the others are reached by what routes the host has.
+    pub routes: Vec<Route>,
     /// What a lease goes by.
     pub lease_key: LeaseKey,
     /// Who is answered without option 53.
@@ -221,6 +224,17 @@ impl Dhcp {
     pub fn subnets(&self) -> impl Iterator<Item = &Subnet> {
         std::iter::once(&self.local).chain(&self.relayed)
     }
+}
+
+/// The way to a network behind a router of the boot network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The network, without host bits.
+    pub network: Ipv4Addr,
+    /// Its prefix length.
+    pub prefix: u8,
+    /// The next hop: a host of the boot network.
+    pub via: Ipv4Addr,
 }
 
 /// What a lease goes by.

@@ -10,6 +10,7 @@ use kurrent_core::init::supervise::Service;
 use kurrent_core::time::Mono;
 use kurrent_sys::clock::now;
 use kurrent_sys::link::{self, Address, LinkError};
+use kurrent_sys::route;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -44,8 +45,14 @@ impl Network {
         let before = self.chosen.clone();
         self.faults.clear();
         // Each step for itself: what fails on one NIC must not keep the other network from serving.
-        let steps =
-            [link::set_up(LOOPBACK, true), self.look(plan), self.address_boot(plan), self.address_boot6(plan), self.address_uplink(plan)];
+        let steps = [
+            link::set_up(LOOPBACK, true),
+            self.look(plan),
+            self.address_boot(plan),
+            self.address_boot6(plan),
+            self.address_uplink(plan),
+            self.routes(plan),
+        ];
         let addresses = link::addresses().map(|addresses| self.addresses = addresses);
         for fault in steps.into_iter().chain([addresses]).filter_map(Result::err) {
             self.faults.push(format!("Network: {}", chain(&fault)));
@@ -100,13 +107,23 @@ impl Network {
         {
             // Remembered only when it worked: a NIC that is not up yet takes no route.
             self.route = None;
-            link::set_default_route(index, gateway)?;
+            route::set_default(index, gateway)?;
             self.route = Some((index, gateway));
         }
         let resolvers: String = dns.iter().map(|server| format!("nameserver {server}\n")).collect();
         // Only for people who look; the appliance's own programs use addresses.
         let _ = std::fs::write("/etc/resolv.conf", resolvers);
         Ok(())
+    }
+
+    /// Sets the boot network's routes that are not there: the kernel takes them away with a NIC, and when one goes down.
+    fn routes(&self, plan: &Plan) -> Result<(), LinkError> {
+        let Some(boot) = self.chosen.boot.as_ref().filter(|_| !plan.boot_routes.is_empty()) else { return Ok(()) };
+        let there = route::list()?;
+        plan.boot_routes
+            .iter()
+            .filter(|wanted| !there.contains(&(**wanted, boot.index)))
+            .try_for_each(|wanted| route::set(boot.index, *wanted))
     }
 
     /// Whether the address had to be added.
@@ -167,6 +184,7 @@ mod tests {
             boot_address: [10, 77, 0, 1].into(),
             boot_prefix: 24,
             boot_address6: None,
+            boot_routes: Vec::new(),
             api_port: 8080,
             uplink: Some(UplinkPlan { interface: InterfaceChoice::Link, mode: UplinkMode::Dhcp }),
         };

@@ -1,7 +1,7 @@
 //! `spec.dhcp`, `spec.dhcp6`, `spec.tftp`.
 
 use super::{Range, RawDhcp, RawDhcp6, RawSubnet, RawTftp, Reader, Text, is_domain, overlap, within};
-use kurrent_core::config::{Bootp, Config, DhcpMode, Dhcpv6Mode, Ipv6, LeaseKey, Subnet, default_range, host_range};
+use kurrent_core::config::{Bootp, Config, DhcpMode, Dhcpv6Mode, Ipv6, LeaseKey, Route, Subnet, default_range, host_range};
 use serde_saphyr::Spanned;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -25,12 +25,12 @@ impl Reader {
             _ => None,
         });
         dhcp.mode = mode.unwrap_or(dhcp.mode);
-        let local =
-            RawSubnet { network: None, range: raw.range, lease_secs: raw.lease_secs, router: raw.router, dns: raw.dns, domain: raw.domain };
+        let RawDhcp { range, lease_secs, router, dns, domain, .. } = raw;
+        let local = RawSubnet { range, lease_secs, router, dns, domain, ..RawSubnet::default() };
         let (range_start, range_end) = default_range(own, prefix);
         let default = Subnet { range_start, range_end, ..dhcp.local.clone() };
         dhcp.local = self.subnet("spec.dhcp", own, prefix, local, &default);
-        dhcp.relayed = self.relayed(&dhcp.local, raw.subnets.unwrap_or_default());
+        (dhcp.relayed, dhcp.routes) = self.relayed(&dhcp.local, raw.subnets.unwrap_or_default());
         let key = self.parsed("spec.dhcp.leaseKey", raw.lease_key, "mac or clientId", |t| match t {
             "mac" => Some(LeaseKey::Mac),
             "clientId" => Some(LeaseKey::ClientId),
@@ -50,8 +50,9 @@ impl Reader {
         dhcp.newcomers_per_minute = newcomers.unwrap_or(dhcp.newcomers_per_minute);
     }
 
-    fn relayed(&mut self, local: &Subnet, raw: Vec<RawSubnet>) -> Vec<Subnet> {
+    fn relayed(&mut self, local: &Subnet, raw: Vec<RawSubnet>) -> (Vec<Subnet>, Vec<Route>) {
         let mut all: Vec<Subnet> = Vec::new();
+        let mut routes = Vec::new();
         for mut subnet in raw {
             let at = line(&subnet.network);
             if all.len() >= MAX_SUBNETS {
@@ -87,9 +88,24 @@ impl Reader {
             if subnet.router.is_none() {
                 self.fault(at, format!("the network {address}/{prefix} has no router; its machines reach the appliance through one"));
             }
+            routes.extend(self.via(subnet.via.take(), local).map(|via| Route { network: address, prefix, via }));
             all.push(self.subnet("spec.dhcp.subnets", address, prefix, subnet, &default));
         }
-        all
+        (all, routes)
+    }
+
+    /// A next hop. `local` is the boot network with our own address.
+    fn via(&mut self, value: Text, local: &Subnet) -> Option<Ipv4Addr> {
+        let at = line(&value);
+        let via = self.address("spec.dhcp.subnets.via", value)?;
+        if !within(via, local.address, local.prefix) || via == local.address {
+            let (own, prefix) = (local.address, local.prefix);
+            self.fault(
+                at,
+                format!("via {via} is not a router of the boot network {own}/{prefix}; leave it out to use the host's own routes"),
+            );
+        }
+        Some(via)
     }
 
     /// A network's terms; what is not written is `default`'s. `own` is our own address in it, or the network's.

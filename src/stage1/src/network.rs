@@ -26,7 +26,7 @@ pub fn bring_up(credentials: &Credentials, plug: impl FnMut()) -> Result<Link, F
         up.ok_or_else(|| format!("{} ({}) has no link after {} s; is the cable in?", nic.name, credentials.mac, CARRIER_WITHIN.as_secs()))?;
     link::add_address(nic.index, credentials.address, credentials.prefix).map_err(|e| one_line(&e))?;
     if let Some(gateway) = credentials.gateway {
-        link::set_default_route(nic.index, gateway).map_err(|e| one_line(&e))?;
+        kurrent_sys::route::set_default(nic.index, gateway).map_err(|e| one_line(&e))?;
     }
     Ok(nic)
 }

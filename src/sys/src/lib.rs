@@ -14,5 +14,6 @@ pub mod mount;
 pub mod neighbour;
 pub mod packet;
 pub mod power;
+pub mod route;
 pub mod sockets;
 pub mod store;

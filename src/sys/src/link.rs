@@ -1,4 +1,4 @@
-//! Network interfaces by rtnetlink, without async: list, up and down, addresses, default route.
+//! Network interfaces by rtnetlink, without async: list, up and down, addresses.
 //!
 //! netlink and not sysfs, because `/sys/class/net` shows the network namespace it was mounted in, not ours.
 
@@ -14,13 +14,12 @@ const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
-const RTM_NEWROUTE: u16 = 24;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
-const NLM_F_CREATE_REPLACE: u16 = 0x500;
+pub(crate) const NLM_F_CREATE_REPLACE: u16 = 0x500;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFA_ADDRESS: u16 = 1;
@@ -31,15 +30,10 @@ const IFA_F_NODAD: u8 = 0x02;
 const IFA_F_UNUSABLE: u8 = 0x40 | 0x08;
 /// `AF_INET6`.
 const FAMILY6: u8 = 10;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
 const IFF_UP: u32 = 0x1;
 const IFF_LOOPBACK: u32 = 0x8;
 const IFF_LOWER_UP: u32 = 0x1_0000;
 const ARPHRD_ETHER: u16 = 1;
-const RT_TABLE_MAIN: u8 = 254;
-const RTPROT_STATIC: u8 = 4;
-const RTN_UNICAST: u8 = 1;
 
 /// Octets of `nlmsghdr`, `ifinfomsg` and `ifaddrmsg`.
 const HEADER: usize = 16;
@@ -180,17 +174,8 @@ pub fn remove_address(index: u32, address: Ipv4Addr, prefix: u8) -> Result<(), L
     }
 }
 
-/// Sets the IPv4 default route; replaces the one that is there.
-pub fn set_default_route(index: u32, gateway: Ipv4Addr) -> Result<(), LinkError> {
-    // rtmsg: family, two prefix lengths, tos, table, protocol, scope (universe), type, flags.
-    let mut body = vec![family(), 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, 0, RTN_UNICAST, 0, 0, 0, 0];
-    attribute(&mut body, RTA_GATEWAY, &gateway.octets());
-    attribute(&mut body, RTA_OIF, &index.to_ne_bytes());
-    request(RTM_NEWROUTE, NLM_F_CREATE_REPLACE, &body).map_err(fault(format!("setting the default route to {gateway}")))
-}
-
 /// `AF_INET` as the one octet it is in these messages.
-fn family() -> u8 {
+pub(crate) fn family() -> u8 {
     u8::try_from(libc::AF_INET).unwrap_or(2)
 }
 
@@ -238,6 +223,14 @@ pub(crate) fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
     let socket = open()?;
     send(&socket, kind, flags | NLM_F_ACK, body)?;
     receive(&socket, |_, _| {})
+}
+
+/// Asks one question; `each` gets the answer's type and body.
+pub(crate) fn question(kind: u16, body: &[u8], each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+    let socket = open()?;
+    // The acknowledgement that follows the answer is where the reading ends.
+    send(&socket, kind, NLM_F_ACK, body)?;
+    receive(&socket, each)
 }
 
 /// Asks for a list; `each` gets every message's type and body.
@@ -290,7 +283,7 @@ pub(crate) fn attributes(mut octets: &[u8]) -> impl Iterator<Item = (u16, &[u8])
     })
 }
 
-fn word(octets: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn word(octets: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*octets.get(at..)?.first_chunk()?))
 }
 

@@ -161,6 +161,7 @@ mod tests {
             boot_address: [10, 77, 0, 1].into(),
             boot_prefix: 24,
             boot_address6: None,
+            boot_routes: Vec::new(),
             api_port: 8080,
             uplink: uplink.map(|interface| UplinkPlan { interface, mode: UplinkMode::Dhcp }),
         }

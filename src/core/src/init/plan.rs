@@ -6,13 +6,14 @@
 //! boot.interface=link            # or name:eth0, or mac:52:54:00:12:34:56
 //! boot.address=10.77.0.1/24
 //! boot.address6=fd00:77::1/64    # absent when there is none
+//! boot.route=10.78.0.0/24,10.77.0.254    # a network and its next hop; repeats, absent when there is none
 //! api.port=8080
 //! uplink.interface=name:eth1     # the uplink lines are absent when there is none
 //! uplink.mode=dhcp               # or static, with uplink.address, uplink.gateway, uplink.dns (repeats)
 //! ```
 
 use super::line;
-use crate::config::{Config, InterfaceChoice, UplinkMode};
+use crate::config::{Config, InterfaceChoice, Route, UplinkMode};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// PID 1's orders.
@@ -28,6 +29,8 @@ pub struct Plan {
     pub boot_prefix: u8,
     /// Own IPv6 address there, of a prefix of 64 bits.
     pub boot_address6: Option<Ipv6Addr>,
+    /// Networks behind routers of the boot network.
+    pub boot_routes: Vec<Route>,
     /// For the screen.
     pub api_port: u16,
     /// The other NIC, if there is one.
@@ -72,6 +75,7 @@ impl Plan {
             boot_address: config.boot_network.address,
             boot_prefix: config.boot_network.prefix,
             boot_address6: config.ipv6.as_ref().map(|ipv6| ipv6.address),
+            boot_routes: config.dhcp.routes.clone(),
             api_port: config.api_port,
             uplink: config.uplink.as_ref().map(|uplink| UplinkPlan { interface: uplink.interface.clone(), mode: uplink.mode.clone() }),
         }
@@ -86,6 +90,9 @@ impl Plan {
         line(&mut text, "boot.address", format_args!("{}/{}", self.boot_address, self.boot_prefix));
         if let Some(address) = self.boot_address6 {
             line(&mut text, "boot.address6", format_args!("{address}/64"));
+        }
+        for Route { network, prefix, via } in &self.boot_routes {
+            line(&mut text, "boot.route", format_args!("{network}/{prefix},{via}"));
         }
         line(&mut text, "api.port", self.api_port);
         let Some(uplink) = &self.uplink else { return text };
@@ -113,6 +120,7 @@ impl Plan {
         let boot_interface = fields.required("boot.interface", parse_choice)?;
         let (boot_address, boot_prefix) = fields.required("boot.address", parse_network)?;
         let boot_address6 = fields.optional("boot.address6", |text| text.strip_suffix("/64")?.parse().ok())?;
+        let boot_routes = fields.all("boot.route", parse_route)?;
         let api_port = fields.required("api.port", |text| text.parse().ok())?;
         let mode: Option<String> = fields.take("uplink.mode")?;
         let uplink = match mode.as_deref() {
@@ -128,7 +136,7 @@ impl Plan {
             Some(other) => return Err(PlanError::Invalid { key: "uplink.mode", value: other.to_owned() }),
         };
         fields.finish()?;
-        Ok(Self { hostname, boot_interface, boot_address, boot_prefix, boot_address6, api_port, uplink })
+        Ok(Self { hostname, boot_interface, boot_address, boot_prefix, boot_address6, boot_routes, api_port, uplink })
     }
 }
 
@@ -152,6 +160,12 @@ fn parse_choice(text: &str) -> Option<InterfaceChoice> {
 fn parse_network(text: &str) -> Option<(Ipv4Addr, u8)> {
     let (address, prefix) = text.split_once('/')?;
     Some((address.parse().ok()?, prefix.parse().ok().filter(|prefix| *prefix <= 32)?))
+}
+
+fn parse_route(text: &str) -> Option<Route> {
+    let (network, via) = text.split_once(',')?;
+    let (network, prefix) = parse_network(network)?;
+    Some(Route { network, prefix, via: via.parse().ok()? })
 }
 
 /// The lines not yet taken.
@@ -210,6 +224,7 @@ mod tests {
             boot_address: Ipv4Addr::new(10, 77, 0, 1),
             boot_prefix: 24,
             boot_address6: None,
+            boot_routes: Vec::new(),
             api_port: 8080,
             uplink,
         }
@@ -226,6 +241,8 @@ mod tests {
         };
         let bare = UplinkMode::Static { address: Ipv4Addr::new(192, 0, 2, 9), prefix: 25, gateway: None, dns: vec![] };
         let mut plans = vec![plan(None), Plan { boot_address6: Some("fd00:77::1".parse().unwrap()), ..plan(None) }];
+        let route = |net: u8| Route { network: Ipv4Addr::new(10, net, 0, 0), prefix: 16, via: Ipv4Addr::new(10, 77, 0, 254) };
+        plans.push(Plan { boot_routes: vec![route(78), route(79)], ..plan(None) });
         for mode in [UplinkMode::Dhcp, full, bare] {
             for interface in [InterfaceChoice::Link, InterfaceChoice::Mac(mac), InterfaceChoice::Name("enp1s0:1".to_owned())] {
                 plans.push(plan(Some(UplinkPlan { interface, mode: mode.clone() })));
@@ -243,6 +260,8 @@ mod tests {
         check(good.replace("hostname=kurrent\n", ""), "the plan lacks hostname");
         check(good.replace("/24", "/33"), "boot.address=10.77.0.1/33 in the plan is not valid");
         check(format!("{good}boot.address6=fd00:77::1/48\n"), "boot.address6=fd00:77::1/48 in the plan is not valid");
+        check(format!("{good}boot.route=10.78.0.0/24\n"), "boot.route=10.78.0.0/24 in the plan is not valid");
+        check(format!("{good}boot.route=10.78.0.0/33,10.77.0.254\n"), "boot.route=10.78.0.0/33,10.77.0.254 in the plan is not valid");
         check(good.replace("=link", "=mac:1"), "boot.interface=mac:1 in the plan is not valid");
         check(format!("{good}api.port=1\n"), "unexpected line \"api.port=1\" in the plan");
         check(format!("{good}colour=red\n"), "unexpected line \"colour=red\" in the plan");
