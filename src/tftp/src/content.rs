@@ -8,10 +8,9 @@ use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// A piece of a file that is kept while its blocks are sent. Small: a flood of requests must not fill the memory.
+/// A piece of a file that is kept while its blocks are sent. Small: a flood of requests must not fill the memory. Netascii changes lengths, so
+/// such a file is converted whole, and is a text of a piece at most.
 pub(crate) const PIECE_BYTES: usize = 64 * 1024;
-/// Netascii changes lengths, so such a file is converted whole; a larger one is not text.
-const MAX_NETASCII_BYTES: u64 = 4 << 20;
 
 /// What a name stands for.
 #[derive(Debug)]
@@ -85,13 +84,17 @@ impl Content {
                 file.read_exact_at(&mut piece, 0)?;
                 Ok(Self::File { file: Arc::new(file), size, piece, piece_at: 0 })
             }
-            Mode::Netascii if size > MAX_NETASCII_BYTES => {
-                Err(io::Error::new(io::ErrorKind::FileTooLarge, "too large for netascii; ask in octet mode"))
-            }
             Mode::Netascii => {
-                let mut octets = vec![0; usize::try_from(size).unwrap_or(0)];
+                let too_large = || io::Error::new(io::ErrorKind::FileTooLarge, "too large for netascii; ask in octet mode");
+                let size = usize::try_from(size).ok().filter(|size| *size <= PIECE_BYTES).ok_or_else(too_large)?;
+                let mut octets = vec![0; size];
                 file.read_exact_at(&mut octets, 0)?;
-                Ok(Self::of_octets(octets, mode))
+                let mut text = netascii(&octets);
+                if text.len() > PIECE_BYTES {
+                    return Err(too_large());
+                }
+                text.shrink_to_fit();
+                Ok(Self::Octets(text))
             }
         }
     }
@@ -211,9 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn netascii_is_text_and_bounded() {
+    fn netascii_is_text_and_takes_no_more_memory_than_a_piece() {
         let mut content = Content::of_file(file(b"a\nb"), 3, Mode::Netascii).expect("text");
         assert_eq!((content.size(), held(&mut content, 0, 512)), (4, b"a\r\nb".to_vec()));
-        assert!(Content::of_file(file(b""), MAX_NETASCII_BYTES + 1, Mode::Netascii).is_err());
+        let netascii = |octets: &[u8]| Content::of_file(file(octets), u64::try_from(octets.len()).expect("small"), Mode::Netascii);
+        assert!(netascii(&[b'a'; PIECE_BYTES]).is_ok());
+        let longer_when_converted = [b"\n".as_slice(), &[b'a'; PIECE_BYTES - 1]].concat();
+        for octets in [vec![b'a'; PIECE_BYTES + 1], longer_when_converted, vec![b'\n'; PIECE_BYTES]] {
+            assert!(netascii(&octets).is_err_and(|e| e.kind() == io::ErrorKind::FileTooLarge), "{}", octets.len());
+        }
     }
 }

@@ -28,8 +28,9 @@ use std::time::{Duration, Instant};
 const REQUEST_BYTES: usize = 1024;
 /// Datagrams that are taken from the server's port before other transfers have their turn.
 const BATCH: usize = 64;
-/// The same request from the same port within this time is an echo; later its client has begun anew (firmware that always uses one port).
-const ECHO: Duration = Duration::from_secs(1);
+/// A client that has acknowledged something within this time has not begun anew, whatever its port asks for: it is an echo, or forged. Later
+/// it has (firmware that always uses one port).
+pub(crate) const QUIET: Duration = Duration::from_secs(1);
 /// What epoll says for the server's own port, and for what other threads have done. No [`Key`] has these.
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
@@ -58,7 +59,6 @@ struct Slot {
     client: SocketAddr,
     /// `None` is a write.
     request: Option<ReadRequest>,
-    came: Mono,
     /// Absent while its name is looked for.
     sending: Option<Box<Sending>>,
     /// The earliest time at which the slot is looked at, among [`Reactor::timers`].
@@ -212,16 +212,20 @@ impl Reactor {
         if !self.files.answers(client.ip()) || self.finding >= self.options.limits.transfers {
             return;
         }
-        let now = self.now();
         if let Some(key) = self.table.by_client(client) {
+            let now = self.now();
             let Some(slot) = self.table.tenant(key) else { return };
-            let echo = !slot.answered() || now.saturating_sub(slot.came) < ECHO;
-            if slot.request == request && echo {
+            let stays = match slot.sending.as_ref().and_then(|sending| sending.transfer.progressed()) {
+                Some(progressed) => now.saturating_sub(progressed) < QUIET,
+                // Its size was asked for first, and now the file is; or it is an echo.
+                None => slot.request == request,
+            };
+            if stays {
                 return;
             }
             self.table.leave(key);
         }
-        let Some(key) = self.table.enter(Slot { client, request: request.clone(), came: now, sending: None, armed: None }) else { return };
+        let Some(key) = self.table.enter(Slot { client, request: request.clone(), sending: None, armed: None }) else { return };
         self.finding += 1;
         let (files, tell, fd) = (Arc::clone(&self.files), self.tell.clone(), Arc::clone(&self.wake));
         self.pool.run(move || {

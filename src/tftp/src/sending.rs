@@ -66,8 +66,8 @@ impl Sending {
 
     /// Something happened. `shared` is the server's port.
     pub(crate) fn on(&mut self, event: Event, shared: &mut Port, now: Mono) -> Next {
-        if event == Event::Timer && (self.reading || self.full) && self.transfer.deadline() <= now {
-            // Not the client's fault.
+        if event == Event::Timer && (self.reading || self.full) && self.transfer.deadline() <= now && !self.transfer.is_over(now) {
+            // Not the client's fault; but no place is taken for ever.
             self.transfer.left(now);
             return Next::Wait;
         }
@@ -180,6 +180,60 @@ impl Sending {
                 tracing::debug!(client = %self.client, %error, "TFTP: a transfer ended");
                 Next::End
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Asked, Mode, Reply};
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    const SECS: fn(u64) -> Mono = Duration::from_secs;
+
+    /// A transfer whose client has taken one block, and the client.
+    fn sending() -> (Sending, Port, UdpSocket) {
+        let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        client.set_read_timeout(Some(SECS(10))).expect("a timeout");
+        let address = client.local_addr().expect("an address");
+        let bind = || Port::new(crate::socket::bind(Ipv4Addr::LOCALHOST.into(), 0, None).expect("a socket"));
+        let (own, mut shared) = (bind(), bind());
+        own.socket.connect(address).expect("connect");
+        let content = Content::of_octets(vec![7; 5000], Mode::Octet);
+        let (transfer, output) = Transfer::start(&Asked::default(), content.size(), 1468, SECS(0));
+        let mut sending = Sending::new(Some(own), address, None, content, transfer, SECS(0));
+        assert!(matches!(sending.act(output, &mut shared, SECS(0)), Next::Wait));
+        assert!(matches!(sending.on(Event::Received(Reply::Ack(1)), &mut shared, SECS(0)), Next::Wait));
+        (sending, shared, client)
+    }
+
+    /// What the thread does with timers until `until`; fails when one is due that was looked at already, which would be for ever.
+    fn timers(sending: &mut Sending, shared: &mut Port, until: Mono) -> Option<Mono> {
+        let mut now = SECS(0);
+        while now < until {
+            assert!(sending.transfer.deadline() > now, "due again at {now:?}");
+            now = sending.transfer.deadline();
+            if matches!(sending.on(Event::Timer, shared, now), Next::End) {
+                return Some(now);
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_disk_or_a_link_that_is_slow_is_waited_for_until_the_time_of_the_transfer_is_up_and_no_timer_is_due_for_ever() {
+        type Held = fn(&mut Sending);
+        for held in [(|sending| sending.reading = true) as Held, |sending| sending.full = true] {
+            let (mut sending, mut shared, client) = sending();
+            held(&mut sending);
+            assert_eq!(timers(&mut sending, &mut shared, SECS(290)), None, "not the client's fault");
+            let over = timers(&mut sending, &mut shared, SECS(400)).expect("the end");
+            assert!((SECS(300)..SECS(301)).contains(&over), "{over:?}");
+            let mut buffer = [0; 600];
+            let heads = [1, 2, 3].map(|_| client.recv(&mut buffer).map(|_| buffer[..4].to_vec()).expect("a datagram"));
+            assert_eq!(heads, [[0, 3, 0, 1], [0, 3, 0, 2], [0, 5, 0, 0]], "and the client is told");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The server over loopback: places, ports, what it costs a stranger.
 
 use super::*;
+use crate::reactor::QUIET;
 use crate::{Files, Found};
 use std::fs::File;
 use std::io::Write;
@@ -95,6 +96,17 @@ impl Client {
             }
         }
         None
+    }
+
+    /// Who sends what begins so; blocks before it, once or again, come from `running`.
+    fn skip_to(&self, wanted: &[u8], running: SocketAddr) -> SocketAddr {
+        loop {
+            let (datagram, from) = self.must();
+            if datagram.starts_with(wanted) {
+                return from;
+            }
+            assert_eq!((&datagram[..2], from), (&[0, 3][..], running));
+        }
     }
 
     fn must(&self) -> (Vec<u8>, SocketAddr) {
@@ -247,6 +259,30 @@ fn firmware_that_always_uses_one_port_may_begin_anew() {
     client.ack(0, second);
     let (block, _) = client.must();
     assert_eq!((&block[..4], block.len()), (&[0, 3, 0, 1][..], 1472));
+}
+
+#[test]
+fn a_request_that_somebody_forges_in_a_clients_name_does_not_end_its_running_transfer() {
+    let lab = Lab::new(Ports::Any, |_| {});
+    let client = lab.client();
+    client.ask("file", "");
+    let (_, running) = client.must();
+    client.ack(1, running);
+    for (block, forged) in [(2, "blksize\x001468\0"), (3, ""), (4, "tsize\x000\0")] {
+        client.ask("file", forged);
+        client.socket.send_to(b"\0\x02file\0octet\0", client.server).expect("sent");
+        // Somebody who is answered after it shows that it was looked at.
+        let later = lab.client();
+        later.ask("nothing", "");
+        assert_eq!(later.must().0[..4], [0, 5, 0, 1]);
+        client.skip_to(&[0, 3, 0, block], running);
+        client.ack(block.into(), running);
+    }
+    // It has gone: nothing was acknowledged for a while, and the same port asks anew.
+    std::thread::sleep(QUIET);
+    client.ask("file", "tsize\x000\0");
+    let anew = client.skip_to(b"\0\x06tsize\x00300000\0", running);
+    assert_ne!(anew, running);
 }
 
 #[test]

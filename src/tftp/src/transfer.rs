@@ -88,8 +88,8 @@ pub struct Transfer {
     base: u64,
     /// First block that was not sent yet.
     next: u64,
-    /// An ACK was seen: it is a real client.
-    answered: bool,
+    /// When an ACK of something new came; one shows that the client is real.
+    progressed: Option<Mono>,
     /// Sends since the last progress.
     sends: u32,
     /// An answer to what was sent last measures a round trip.
@@ -146,7 +146,7 @@ impl Transfer {
             last_block: size / block + 1,
             base: 1,
             next: 1,
-            answered: false,
+            progressed: None,
             sends: 0,
             measures: true,
             fixed_timer,
@@ -183,13 +183,25 @@ impl Transfer {
     /// When the transfer is over, whatever the client does.
     fn ends(&self) -> Mono {
         let blocks = u32::try_from(self.base - 1).unwrap_or(u32::MAX);
-        self.began.saturating_add(if self.answered { LIFE.saturating_add(LIFE_PER_BLOCK.saturating_mul(blocks)) } else { FIRST_ANSWER })
+        self.began.saturating_add(if self.answered() { LIFE.saturating_add(LIFE_PER_BLOCK.saturating_mul(blocks)) } else { FIRST_ANSWER })
     }
 
     /// Whether the client has shown that it exists, by an ACK.
     #[must_use]
     pub fn answered(&self) -> bool {
-        self.answered
+        self.progressed.is_some()
+    }
+
+    /// When the client last acknowledged something new; absent before its first ACK.
+    #[must_use]
+    pub fn progressed(&self) -> Option<Mono> {
+        self.progressed
+    }
+
+    /// Whether its time is up: the next event ends it.
+    #[must_use]
+    pub fn is_over(&self, now: Mono) -> bool {
+        now >= self.ends()
     }
 
     /// What was to be sent left only now: a disk was slow, or the link's queue full. The client's time runs from here.
@@ -201,7 +213,7 @@ impl Transfer {
     /// What to do about an event.
     pub fn on(&mut self, event: Event, now: Mono) -> Output {
         // Before the event is looked at: junk without a pause must not keep the time from being up.
-        if self.state != State::Ended && now >= self.ends() {
+        if self.state != State::Ended && self.is_over(now) {
             return self.end(Output::GaveUp);
         }
         match (self.state, event) {
@@ -251,7 +263,7 @@ impl Transfer {
         let recently = self.repeated_at.is_some_and(|then| since(then) < self.repeat_timer);
         // With a window of one, our own timer nearly always knows better; a repeat right after a send is an echo.
         let echo = self.window == 1 && since(self.sent_at) < self.timer / 2;
-        if !self.answered || recently || echo {
+        if !self.answered() || recently || echo {
             return Output::Wait;
         }
         self.repeated_at = Some(now);
@@ -269,7 +281,7 @@ impl Transfer {
     }
 
     fn again(&mut self, now: Mono) -> Output {
-        let limit = if self.answered { SENDS } else { FIRST_SENDS };
+        let limit = if self.answered() { SENDS } else { FIRST_SENDS };
         if self.sends >= limit {
             return self.end(Output::GaveUp);
         }
@@ -280,7 +292,7 @@ impl Transfer {
     }
 
     fn progress(&mut self, now: Mono) {
-        self.answered = true;
+        self.progressed = Some(now);
         // Karn: an answer to something that was sent twice measures nothing.
         if self.measures {
             let measured = now.saturating_sub(self.sent_at);
