@@ -1,7 +1,7 @@
 //! DHCPv6, router advertisements, TFTP and HTTP over IPv6 as independent clients see them.
 
 use crate::dhcp::unconfined;
-use crate::net::{Client, Daemon, Net, SILENCE, loader, revoke, wait_for};
+use crate::net::{bind_again, Client, Daemon, Net, SILENCE, loader, revoke, wait_for};
 use anyhow::{Context, Result, ensure};
 use kurrent_core::dhcp6::wire::{Options, option};
 use std::fs;
@@ -35,7 +35,7 @@ fn serve(test: &str, mode: &str, advertisements: bool) -> Result<(Net, Daemon)> 
 }
 
 /// A machine whose link-local address can be used.
-fn client(net: &Net, mac: &str) -> Result<Client> {
+pub fn client(net: &Net, mac: &str) -> Result<Client> {
     let client = net.client(mac)?;
     let usable =
         || client.ip(&["-6", "addr", "show", "dev", "eth0", "scope", "link", "-tentative"]).is_ok_and(|text| text.contains("fe80::"));
@@ -44,10 +44,10 @@ fn client(net: &Net, mac: &str) -> Result<Client> {
 }
 
 /// Sends one message to all servers and returns the answers' octets until nothing comes for a while.
-fn ask(client: &Client, message: Vec<u8>, wait: Duration) -> Result<Option<Vec<u8>>> {
+pub fn ask(client: &Client, message: Vec<u8>, wait: Duration) -> Result<Option<Vec<u8>>> {
     client.enter(move || -> Result<Option<Vec<u8>>> {
         let index = nix::net::if_::if_nametoindex("eth0")?;
-        let socket = UdpSocket::bind("[::]:546")?;
+        let socket = bind_again((Ipv6Addr::UNSPECIFIED, 546).into())?;
         socket.set_read_timeout(Some(wait))?;
         socket.send_to(&message, SocketAddrV6::new(GROUP, 547, 0, index))?;
         let mut buffer = [0; 2048];
@@ -59,7 +59,8 @@ fn ask(client: &Client, message: Vec<u8>, wait: Duration) -> Result<Option<Vec<u
     })?
 }
 
-fn message(kind: u8, list: &[(u16, &[u8])]) -> Vec<u8> {
+/// A message with these options.
+pub fn message(kind: u8, list: &[(u16, &[u8])]) -> Vec<u8> {
     let mut options = Options::default();
     for (code, value) in list {
         options.push(*code, value);

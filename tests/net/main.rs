@@ -19,6 +19,7 @@ mod proxy;
 mod raw_dhcp;
 mod raw_tftp;
 mod routes;
+mod silence;
 mod storage;
 mod tftp;
 mod uplink;

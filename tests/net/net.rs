@@ -11,7 +11,7 @@ use kurrent_harness::steps::{self, Watched};
 use kurrent_harness::tools::run;
 use serde_json::json;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -33,6 +33,18 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
+}
+
+/// Binds a UDP port that a socket of ours had a moment ago: a child which another test is just starting can hold that one until it
+/// has become its program.
+pub fn bind_again(address: SocketAddr) -> Result<UdpSocket> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match UdpSocket::bind(address) {
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            other => return other.with_context(|| format!("bind {address}")),
+        }
+    }
 }
 
 /// A boot network with a packet capture and a folder for state and loaders.

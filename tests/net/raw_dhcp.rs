@@ -50,6 +50,11 @@ impl RawDhcp {
         self.0.send([0xff; 6], from, SocketAddrV4::new(Ipv4Addr::BROADCAST, 67), octets).context("send a frame")
     }
 
+    /// A message from one address to another, as routers deliver it: in a frame to everybody.
+    pub fn send_between(&self, packet: &Packet, from: SocketAddrV4, to: SocketAddrV4) -> Result<()> {
+        self.0.send([0xff; 6], from, to, &wire::encode(packet, 1472)).context("send a frame")
+    }
+
     /// A message to everybody.
     pub fn send(&self, packet: &Packet) -> Result<()> {
         self.send_octets(&wire::encode(packet, 1472))
