@@ -13,7 +13,7 @@ LOCKED := --locked
 LAB := $(CARGO) run -q $(LOCKED) -p kurrent-harness --bin kurrent-lab --
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build image attest lab test check test-net test-vm bench-deps bench-image bench-ledger bench-dhcp bench-http bench-target bench-tftp clean
+.PHONY: help deps build image attest lab test check test-net test-vm bench-deps bench-image bench-ledger bench-dhcp bench-http bench-target bench-tftp fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test-net: build ## the real daemon against independent clients in network namesp
 test-vm: image build ## machines in QEMU: firmware to login, attacks, power cuts
 	@$(LAB) master
 	tests/in-namespace $(CARGO) test $(LOCKED) --test vm -- --test-threads=1
+
+fuzz: deps ## each decoder of strangers' octets for ten minutes (FUZZ_SECS=60: shorter)
+	tests/fuzz/run
 
 clean: ## remove everything that was built (also the downloaded packages)
 	$(CARGO) clean
