@@ -1,7 +1,7 @@
 //! DHCPv6, router advertisements, TFTP and HTTP over IPv6 as independent clients see them.
 
 use crate::dhcp::unconfined;
-use crate::net::{bind_again, Client, Daemon, Net, SILENCE, loader, revoke, wait_for};
+use crate::net::{Client, Daemon, Net, SILENCE, bind_again, loader, revoke, wait_for};
 use anyhow::{Context, Result, ensure};
 use kurrent_core::dhcp6::wire::{Options, option};
 use std::fs;

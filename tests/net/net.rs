@@ -41,7 +41,9 @@ pub fn bind_again(address: SocketAddr) -> Result<UdpSocket> {
     let deadline = Instant::now() + DEADLINE;
     loop {
         match UdpSocket::bind(address) {
-            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
             other => return other.with_context(|| format!("bind {address}")),
         }
     }

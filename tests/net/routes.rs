@@ -46,7 +46,7 @@ fn routes_are_set_replaced_and_listed_as_iproute2_shows_them() -> Result<()> {
     let net = Net::new("set-route")?;
     let wanted = |via| Route { network: Ipv4Addr::new(10, 78, 0, 0), prefix: 24, via };
     let boot = netns::enter(net.netns(), || kurrent_sys::link::link("boot"))??.index;
-    ensure!(netns::enter(net.netns(), || route::way_to(FAR))?? == None, "a way before there is one");
+    ensure!(netns::enter(net.netns(), || route::way_to(FAR))??.is_none(), "a way before there is one");
     for via in [Ipv4Addr::new(10, 77, 0, 9), ROUTER] {
         netns::enter(net.netns(), move || route::set(boot, wanted(via)))??;
         let shown = net.ip(&["-4", "route", "show", "10.78.0.0/24"])?;
@@ -55,7 +55,7 @@ fn routes_are_set_replaced_and_listed_as_iproute2_shows_them() -> Result<()> {
         ensure!(netns::enter(net.netns(), || route::way_to(FAR))?? == Some(Way { index: boot, via: Some(via) }));
     }
     net.ip(&["route", "add", "unreachable", "10.78.0.8/29"])?;
-    ensure!(netns::enter(net.netns(), || route::way_to(FAR))?? == None, "unreachable");
+    ensure!(netns::enter(net.netns(), || route::way_to(FAR))??.is_none(), "unreachable");
     let off_link = netns::enter(net.netns(), move || route::set(boot, wanted(Ipv4Addr::new(192, 0, 2, 1))))?;
     let error = off_link.err().context("a next hop that is on no link")?;
     ensure!(error.to_string() == "setting the route to 10.78.0.0/24 via 192.0.2.1", "{error}");

@@ -2,7 +2,7 @@
 //! walked twice: it answers a machine that is served, and then it does not. (The data plane is walked in the machine tests.)
 
 use crate::ipv6;
-use crate::net::{bind_again, Client, Net, SERVER, SILENCE, register, wait_for};
+use crate::net::{Client, Net, SERVER, SILENCE, bind_again, register, wait_for};
 use crate::raw_dhcp::{DISCOVER, REQUEST, RawDhcp, message};
 use crate::raw_tftp;
 use anyhow::{Result, ensure};
