@@ -2,6 +2,7 @@
 
 use super::place::{Place, Program};
 use super::seen::Seen;
+use super::uefi::{NO_PXE4, NO_PXE6};
 use anyhow::{Context, Result, ensure};
 use kurrent_harness::appliance::ADDRESS;
 use kurrent_harness::machine::Machine;
@@ -93,5 +94,13 @@ fn ovmf_pxe_beside_dnsmasq_has_its_address_and_our_loader() -> Result<()> {
 fn seabios_beside_dnsmasq_has_its_address_and_our_script() -> Result<()> {
     let seen = reaches_script_beside_dnsmasq("proxy-bios", |place| place.bios(&place.network))?;
     ensure!(seen.read_requests("undionly.kpxe") == (0, 0), "it was given a loader");
+    Ok(())
+}
+
+/// Only an offer with `HTTPClient` counts for EDK2: dnsmasq's says nothing of booting.
+#[test]
+fn ovmf_http_boot_beside_dnsmasq_has_its_address_and_our_url() -> Result<()> {
+    let seen = reaches_script_beside_dnsmasq("proxy-http", |place| place.uefi(&place.network, &[NO_PXE4, NO_PXE6]))?;
+    ensure!(seen.asked(b"GET /files/snponly.efi HTTP/1.1\r\n") > 0, "no GET of the loader");
     Ok(())
 }

@@ -118,16 +118,24 @@ impl Place {
 
     /// A machine on `network` with OVMF and its own PXE; `settings` are names and texts for the firmware.
     pub fn uefi(&self, network: &Arc<BootNetwork>, settings: &[(&str, &str)]) -> Result<Machine> {
-        let spec = worker::spec(&self.run, &Network::Bridge(Arc::clone(network)), MACHINE, Lifetime::Ours)?;
         let firmware_settings = settings.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-        Machine::start(&self.run, Spec { memory_mib: MEMORY_MIB, firmware_settings, ..spec })
+        self.start(network, OptionRom::None, |spec| Spec { firmware_settings, ..spec })
+    }
+
+    /// A machine on `network` with OVMF and the iPXE of its NIC's option ROM.
+    pub fn uefi_with_rom(&self, network: &Arc<BootNetwork>) -> Result<Machine> {
+        self.start(network, OptionRom::Ipxe, |spec| spec)
     }
 
     /// A machine on `network` with SeaBIOS and the iPXE of its NIC's option ROM.
     pub fn bios(&self, network: &Arc<BootNetwork>) -> Result<Machine> {
+        self.start(network, OptionRom::Ipxe, |spec| Spec { firmware: Firmware::Bios, ..spec })
+    }
+
+    fn start(&self, network: &Arc<BootNetwork>, rom: OptionRom, change: impl FnOnce(Spec) -> Spec) -> Result<Machine> {
         let spec = worker::spec(&self.run, &Network::Bridge(Arc::clone(network)), MACHINE, Lifetime::Ours)?;
-        let nics = spec.nics.into_iter().map(|nic| Nic { rom: OptionRom::Ipxe, ..nic }).collect();
-        Machine::start(&self.run, Spec { memory_mib: MEMORY_MIB, firmware: Firmware::Bios, nics, ..spec })
+        let nics = spec.nics.into_iter().map(|nic| Nic { rom, ..nic }).collect();
+        Machine::start(&self.run, change(Spec { memory_mib: MEMORY_MIB, nics, ..spec }))
     }
 
     /// Waits until the machine runs the boot script and the daemon says so, too; what has been on its wire.

@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+const PROTOCOL_UDP: u8 = 17;
 /// `op` of a server's answer, and the message types of option 53.
 const ANSWER: u8 = 2;
 const OFFER: u8 = 2;
@@ -40,6 +41,15 @@ impl Seen {
         let request = [b"\0\x01", name.as_bytes(), b"\0octet\0"].concat();
         let of = |kind: [u8; 2]| self.sent().filter(|frame| frame.get(12..14) == Some(&kind[..]) && holds(frame, &request)).count();
         (of(ETHERTYPE_IPV4), of(ETHERTYPE_IPV6))
+    }
+
+    /// UDP ports by which somebody has sent the machine a file's data (RFC 1350: opcode 3) over IPv4.
+    pub fn tftp_ports(&self) -> BTreeSet<u16> {
+        let received =
+            self.frames.iter().filter(|frame| frame.get(..6) == Some(&MAC.0[..]) && frame.get(12..14) == Some(&ETHERTYPE_IPV4[..]));
+        // Without IP options, as everybody sends it: UDP after 14 and 20 octets, TFTP after 8 more.
+        let data = received.filter(|frame| frame.get(23) == Some(&PROTOCOL_UDP) && frame.get(42..44) == Some(&[0, 3]));
+        data.filter_map(|frame| Some(u16::from_be_bytes(frame.get(34..36)?.try_into().ok()?))).collect()
     }
 
     /// DHCP messages of and to the machine.

@@ -9,11 +9,12 @@ use kurrent_harness::frame;
 use kurrent_harness::netns::BootNetwork;
 use kurrent_harness::wire::Wire;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// OVMF's switches for PXE (OvmfPkg/Library/PlatformBmPrintScLib and NetworkPkg's PcdIPv4PXESupport).
 pub const NO_PXE4: (&str, &str) = ("opt/org.tianocore/IPv4PXESupport", "no");
-const NO_PXE6: (&str, &str) = ("opt/org.tianocore/IPv6PXESupport", "no");
+pub const NO_PXE6: (&str, &str) = ("opt/org.tianocore/IPv6PXESupport", "no");
 /// An answer to a DISCOVER takes milliseconds.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -42,6 +43,43 @@ fn ovmf_http_boot_loads_by_http_and_keeps_one_address() -> Result<()> {
         ensure!(seen.asked(line.as_bytes()) > 0, "no {method} of the loader");
     }
     ensure!(seen.read_requests("snponly.efi") == (0, 0), "the loader came by TFTP");
+    place.passed(machine);
+    Ok(())
+}
+
+/// A URL with a port: EDK2 and iPXE both read it.
+#[test]
+fn ovmf_http_boot_finds_a_boot_plane_on_another_port() -> Result<()> {
+    let place = Place::new("http-port", "  http:\n    bootPort: 8000\n")?;
+    let mut machine = place.uefi(&place.network, &[NO_PXE4, NO_PXE6])?;
+    let seen = place.reaches_script(&mut machine)?;
+    ensure!(seen.asked(b"GET /files/snponly.efi HTTP/1.1\r\n") > 0, "no GET of the loader");
+    place.passed(machine);
+    Ok(())
+}
+
+/// Transfers from port 69 itself, to firmware and to iPXE; and the loader that was chosen for this device.
+#[test]
+fn ovmf_pxe_gets_the_loader_chosen_for_its_device_from_a_single_port() -> Result<()> {
+    let place = Place::new("single-port", "  tftp:\n    singlePort: on\n")?;
+    let api = place.api()?;
+    api.ask("POST", "/v1/devices", Some(&json!({ "mac": MAC.to_string(), "keyless_allowed": true })))?;
+    api.ask("PATCH", &format!("/v1/devices/{MAC}"), Some(&json!({ "loader": "ipxe-amd64.efi" })))?;
+    let mut machine = place.uefi(&place.network, &[])?;
+    let seen = place.reaches_script(&mut machine)?;
+    ensure!(seen.read_requests("ipxe-amd64.efi").0 > 0 && seen.read_requests("snponly.efi") == (0, 0), "another loader");
+    ensure!(seen.tftp_ports() == BTreeSet::from([69]), "transfers from ports {:?}", seen.tftp_ports());
+    place.passed(machine);
+    Ok(())
+}
+
+/// The NIC that QEMU makes when nobody says otherwise: its ROM's iPXE drives it.
+#[test]
+fn ovmf_with_the_ipxe_of_its_rom_reaches_the_script() -> Result<()> {
+    let place = Place::new("uefi-rom", "")?;
+    let mut machine = place.uefi_with_rom(&place.network)?;
+    let seen = place.reaches_script(&mut machine)?;
+    seen.address()?;
     place.passed(machine);
     Ok(())
 }
