@@ -94,6 +94,8 @@ impl Place {
             fs::create_dir(dir.join(folder)).with_context(|| format!("make {folder}"))?;
         }
         copy_loaders(&dir.join("files"))?;
+        let attest = tools::target_dir().join("x86_64-unknown-uefi/release/kurrent-attest.efi");
+        fs::copy(&attest, dir.join("files/kurrent-attest.efi")).with_context(|| format!("copy {} (`make attest`)", attest.display()))?;
         let (config, shown) = (dir.join("kurrent.yaml"), dir.display());
         let text = format!(
             "apiVersion: kurrent.io/v1\nkind: ApplianceConfiguration\nmetadata:\n  name: firmware\nspec:\n  stateDir: {shown}/state\n  \

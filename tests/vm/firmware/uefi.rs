@@ -8,7 +8,7 @@ use kurrent_harness::appliance::ADDRESS;
 use kurrent_harness::frame;
 use kurrent_harness::netns::BootNetwork;
 use kurrent_harness::wire::Wire;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -73,13 +73,21 @@ fn ovmf_pxe_gets_the_loader_chosen_for_its_device_from_a_single_port() -> Result
     Ok(())
 }
 
-/// The NIC that QEMU makes when nobody says otherwise: its ROM's iPXE drives it.
+/// The NIC that QEMU makes when nobody says otherwise: the iPXE of its ROM takes our script, but knows neither `params` nor
+/// `${efi/…}`. It is given ours instead, once, and the machine shows its key.
 #[test]
-fn ovmf_with_the_ipxe_of_its_rom_reaches_the_script() -> Result<()> {
+fn ovmf_with_the_ipxe_of_its_rom_is_given_ours_and_shows_its_key() -> Result<()> {
     let place = Place::new("uefi-rom", "")?;
+    let api = place.api()?;
+    api.ask("PUT", "/v1/settings/registration-window", Some(&json!({ "minutes": 60 })))?;
     let mut machine = place.uefi_with_rom(&place.network)?;
-    let seen = place.reaches_script(&mut machine)?;
+    place.reaches_script(&mut machine)?;
+    machine.console.wait_for("iPXE 2.", SCRIPT_WITHIN)?;
+    let with_key = |device: &Value| device.get("public_key").and_then(Value::as_str).map(drop);
+    api.wait_for("device with its key", &format!("/v1/devices/{MAC}"), SCRIPT_WITHIN, with_key)?;
+    let seen = Seen::by(&machine)?;
     seen.address()?;
+    ensure!(seen.asked(b"GET /files/snponly.efi HTTP/1.1\r\n") == 1, "not one loader by HTTP");
     place.passed(machine);
     Ok(())
 }
