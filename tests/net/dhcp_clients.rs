@@ -7,6 +7,7 @@ use kurrent_core::dhcp::wire::{self, OP_REPLY, Packet, option};
 use kurrent_harness::process::{Lifetime, Process};
 use kurrent_harness::tools::run;
 use kurrent_harness::wire::Wire;
+use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
@@ -60,6 +61,28 @@ fn dhcping_is_answered() -> Result<()> {
     Ok(())
 }
 
+/// systemd-networkd without systemd: its folders in a mount namespace of its own, which ends with it. A `/sys` that cannot be
+/// written is what tells it that no udev is there to wait for, as in a container. It ends when it has said what we wait for.
+const NETWORKD: &str = "mount -t tmpfs tmpfs /run/systemd && mount -o remount,bind,ro /sys && mkdir /run/systemd/network || exit 1
+printf '[Match]\\nName=eth0\\n[Network]\\nDHCP=ipv4\\nLinkLocalAddressing=no\\n[DHCPv4]\\nSendRelease=no\\n' > /run/systemd/network/eth0.network
+SYSTEMD_LOG_LEVEL=debug SYSTEMD_LOG_TARGET=console timeout 25 /lib/systemd/systemd-networkd 2>&1 | sed '/acquired from/q'";
+
+#[test]
+fn networkd_gets_the_address_of_its_machine() -> Result<()> {
+    let net = Net::new("networkd")?;
+    let _daemon = net.serve()?;
+    let client = machine(&net)?;
+    // By its own client identifier (RFC 4361) it would be another machine than the loader before it: the MAC holds.
+    let own = RawDhcp::open(&client)?.lease(MAC, 1, &[])?.yiaddr;
+    fs::create_dir_all("/run/systemd")?;
+    let output = client.output("unshare", &["--mount", "sh", "-c", NETWORKD])?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lease = format!("DHCPv4 address {own}/24");
+    ensure!(said.lines().any(|line| line.contains(&lease) && line.contains(&format!("acquired from {SERVER}"))), "{own}: {said}");
+    net.passed();
+    Ok(())
+}
+
 /// A network behind a relay, which is its router too.
 struct Relayed {
     _dhcrelay: Process,
@@ -78,7 +101,7 @@ impl Relayed {
         relay.ip(&["link", "set", "eth1", "up"])?;
         machine.ip(&["link", "set", "eth0", "address", &kurrent_core::id::MacAddr(MAC).to_string()])?;
         machine.ip(&["link", "set", "eth0", "up"])?;
-        relay.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
+        relay.enter(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
         run(net.command("ip").args(["route", "add", "10.78.0.0/24", "via", &RELAY.to_string()]))?;
         let mut command = Command::new("ip");
         // -a: append option 82.

@@ -15,4 +15,5 @@ mod junk;
 mod power;
 mod shared;
 mod target;
+mod vlan;
 mod worker;
