@@ -135,12 +135,20 @@ fn discover(xid: u32, vlan: Option<u16>, broadcast: bool) -> Vec<u8> {
     [&frame[..12], &tag, &frame[12..]].concat()
 }
 
-/// The server's answer to a transaction, if there is one: its VLAN, its frame, what it says.
-fn answer(wire: &mut Wire, xid: u32, within: Duration) -> Result<Option<(Option<u16>, Vec<u8>, Dhcp)>> {
+/// A frame with the server's answer in it.
+struct Answer {
+    vlan: Option<u16>,
+    /// Without its tag.
+    frame: Vec<u8>,
+    dhcp: Dhcp,
+}
+
+/// The server's answer to a transaction, if there is one.
+fn answer(wire: &mut Wire, xid: u32, within: Duration) -> Result<Option<Answer>> {
     let found = wire.receive(within, |octets| frame::parse(&untag(octets).1).is_some_and(|dhcp| dhcp.op == 2 && dhcp.xid == xid))?;
     Ok(found.and_then(|octets| {
         let (vlan, frame) = untag(&octets);
-        frame::parse(&frame).map(|dhcp| (vlan, frame, dhcp))
+        frame::parse(&frame).map(|dhcp| Answer { vlan, frame, dhcp })
     }))
 }
 
@@ -169,7 +177,7 @@ fn a_discover_in_a_vlan_is_answered_in_it_and_other_vlans_are_not() -> Result<()
 
     for (xid, broadcast) in [(1, true), (2, false)] {
         wire.send(&discover(xid, Some(VLAN), broadcast))?;
-        let (vlan, frame, dhcp) = answer(&mut wire, xid, ANSWERS_WITHIN)?.with_context(|| format!("no answer: {}", said()))?;
+        let Answer { vlan, frame, dhcp } = answer(&mut wire, xid, ANSWERS_WITHIN)?.with_context(|| format!("no answer: {}", said()))?;
         ensure!(vlan == Some(VLAN) && dhcp.message_type == DHCP_OFFER, "{vlan:?}: {dhcp:?}");
         let (mac, ip) = if broadcast { ([0xff; 6], Ipv4Addr::BROADCAST) } else { (CLIENT.0, dhcp.offered) };
         ensure!(frame[..6] == mac && frame[6..12] == SERVER_MAC, "between the wrong MACs: {:x?}", &frame[..12]);
