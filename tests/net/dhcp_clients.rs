@@ -1,8 +1,8 @@
 //! Clients and a relay that others wrote, and networks that lose and reorder frames.
 
 use crate::net::{Client, DEADLINE, Net, SERVER, wait_for};
-use crate::raw_dhcp::{ACK, REQUEST, RawDhcp, kind, message};
-use anyhow::{Context, Result, ensure};
+use crate::raw_dhcp::{ACK, NAK, REQUEST, RawDhcp, kind, message};
+use anyhow::{Context, Result, bail, ensure};
 use kurrent_core::dhcp::wire::{self, OP_REPLY, Packet, option};
 use kurrent_harness::process::{Lifetime, Process};
 use kurrent_harness::tools::run;
@@ -186,16 +186,23 @@ fn a_lease_behind_a_router_is_renewed_by_unicast() -> Result<()> {
     relayed.machine.address(&format!("{own}/24"))?;
     relayed.machine.ip(&["route", "add", "default", "via", &GATEWAY.to_string()])?;
     let renewal = Packet { ciaddr: own, flags: 0, ..message(REQUEST, MAC, 3, &[]) };
-    let answer = relayed.machine.enter(move || -> Result<Packet> {
+    // Another machine believes that the address is its own: it is told where it hears it.
+    let wrong = Packet { ciaddr: own, flags: 0, ..message(REQUEST, [0x52, 0x54, 0, 0, 9, 0x66], 4, &[]) };
+    let answers = relayed.machine.enter(move || -> Result<Vec<Packet>> {
         let socket = UdpSocket::bind((own, 68))?;
         socket.set_read_timeout(Some(DEADLINE))?;
-        socket.send_to(&wire::encode(&renewal, 1472), (SERVER, 67))?;
-        let mut buffer = [0; 2048];
-        let (len, from) = socket.recv_from(&mut buffer)?;
-        ensure!(from == (SERVER, 67).into(), "from {from}");
-        Ok(wire::decode(&buffer[..len])?)
+        let ask = |asked: &Packet| {
+            socket.send_to(&wire::encode(asked, 1472), (SERVER, 67))?;
+            let mut buffer = [0; 2048];
+            let (len, from) = socket.recv_from(&mut buffer)?;
+            ensure!(from == (SERVER, 67).into(), "from {from}");
+            Ok(wire::decode(&buffer[..len])?)
+        };
+        [&renewal, &wrong].into_iter().map(ask).collect()
     })??;
-    ensure!(kind(&answer) == ACK && answer.yiaddr == own && answer.giaddr.is_unspecified(), "{answer:?}");
+    let [answer, refusal] = answers.as_slice() else { bail!("{answers:?}") };
+    ensure!(kind(answer) == ACK && answer.yiaddr == own && answer.giaddr.is_unspecified(), "{answer:?}");
+    ensure!(kind(refusal) == NAK && refusal.xid == 4, "{refusal:?}");
     net.passed();
     Ok(())
 }

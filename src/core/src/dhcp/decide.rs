@@ -224,7 +224,15 @@ impl Case<'_> {
 
     fn refuse(&self, reason: Reason, why: &str) -> Decision {
         let packet = msg::refused(self.request, self.server_id(), why);
-        let to = destination(self.request, ReplyKind::Nak, Ipv4Addr::UNSPECIFIED);
+        let Request { ciaddr, giaddr, .. } = *self.request;
+        let to = match destination(self.request, ReplyKind::Nak, Ipv4Addr::UNSPECIFIED) {
+            // DEVIATION(RFC 2131 s4.1): a NAK without giaddr is broadcast on our link, but who renews from behind a router is not on it
+            // and would go on using the address until the lease ends. Kea sends to ciaddr, too; ISC dhcpd broadcasts.
+            Destination::Broadcast if self.subnet != SubnetId::LOCAL && giaddr.is_unspecified() && !ciaddr.is_unspecified() => {
+                Destination::Client(ciaddr)
+            }
+            to => to,
+        };
         Decision { change: None, reply: Some((packet, to)), reason }
     }
 

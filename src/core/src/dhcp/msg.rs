@@ -55,6 +55,8 @@ pub struct Request {
     pub flags: u16,
     /// The broadcast bit.
     pub broadcast: bool,
+    /// Whether it has options at all ([`Packet::cookie`]).
+    pub cookie: bool,
     /// The client's configured address.
     pub ciaddr: Ipv4Addr,
     /// The relay.
@@ -131,6 +133,7 @@ pub fn request(packet: &Packet) -> Result<Request, NotRequest> {
         xid: packet.xid,
         flags: packet.flags,
         broadcast: packet.flags & FLAG_BROADCAST != 0,
+        cookie: packet.cookie,
         ciaddr: packet.ciaddr,
         giaddr: packet.giaddr,
         mac,
@@ -215,16 +218,21 @@ pub fn granted(request: &Request, kind: ReplyKind, yiaddr: Ipv4Addr, lease_secs:
     packet
 }
 
-/// A BOOTREPLY (RFC 951, 1542). What does not fit into the 64 octets of `vend` is left out from the end.
+/// A BOOTREPLY (RFC 951, 1542). What does not fit into the 64 octets of `vend` is left out from the end. Who sends no magic cookie
+/// gets none, and so no options, as from ISC dhcpd, bootpd and HPE's switches where they are not told otherwise: what such a client
+/// reads in `vend` is its vendor's own format.
 #[must_use]
 pub fn bootp_reply(request: &Request, yiaddr: Ipv4Addr, terms: &Terms) -> Packet {
     let mut packet = bare(request);
     (packet.ciaddr, packet.yiaddr) = (request.ciaddr, yiaddr);
-    packet.options.push(option::SUBNET_MASK, &terms.mask.octets());
-    network_options(&mut packet, request, terms);
     if let BootFile::Tftp(name) = &terms.boot {
         (packet.siaddr, packet.sname, packet.file) = (terms.server, terms.server.to_string().into_bytes(), name.as_bytes().to_vec());
     }
+    if !request.cookie {
+        return packet;
+    }
+    packet.options.push(option::SUBNET_MASK, &terms.mask.octets());
+    network_options(&mut packet, request, terms);
     if let Some(name) = &terms.hostname {
         packet.options.push(option::HOST_NAME, name.as_bytes());
     }
@@ -277,7 +285,8 @@ pub(super) fn head(request: &Request, kind: ReplyKind, server_id: Ipv4Addr) -> P
 }
 
 fn bare(request: &Request) -> Packet {
-    let mut packet = Packet { op: OP_REPLY, xid: request.xid, flags: request.flags, giaddr: request.giaddr, ..Packet::default() };
+    let (xid, flags, giaddr, cookie) = (request.xid, request.flags, request.giaddr, request.cookie);
+    let mut packet = Packet { op: OP_REPLY, xid, flags, giaddr, cookie, ..Packet::default() };
     for (to, from) in packet.chaddr.iter_mut().zip(request.mac.0) {
         *to = from;
     }

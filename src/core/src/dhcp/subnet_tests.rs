@@ -1,7 +1,7 @@
 //! Several subnets, relays, reservations, BOOTP and leases by client-id: one rule or field report each.
 
 use super::super::testing::{SERVER, World, at, mac, packet, relayed, request};
-use super::super::wire::{FLAG_BROADCAST, MIN_MESSAGE_BYTES, encode};
+use super::super::wire::{FLAG_BROADCAST, MIN_MESSAGE_BYTES, decode, encode};
 use super::tests::{DECLINE, DISCOVER, RELEASE, REQUEST, address, held, kind_of, offered, renew, select};
 use super::*;
 use crate::config::LeaseKey;
@@ -78,7 +78,12 @@ fn a_unicast_renewal_from_behind_a_router_is_served_at_its_address_and_refused_w
     let (ack, to) = decision.reply.unwrap();
     assert_eq!((ack.yiaddr, ack.options.address(3), to), (own, Some(RELAY), Destination::Client(own)));
     assert_eq!(world.leases.lease(own).unwrap().until, at(900).mono);
-    assert_eq!(kind_of(&world.ask(&renew(mac(2), own), at(301))), Some(6));
+    // RFC 2131 s4.1 has the NAK broadcast on our link, where its client is not; the same on our own link is.
+    let nak = world.ask(&renew(mac(2), own), at(301));
+    assert_eq!((kind_of(&nak), nak.reply.map(|(_, to)| to)), (Some(6), Some(Destination::Client(own))));
+    let near = held(&mut world, mac(3));
+    let nak = world.ask(&renew(mac(4), near), at(301));
+    assert_eq!((kind_of(&nak), nak.reply.map(|(_, to)| to)), (Some(6), Some(Destination::Broadcast)));
     let inform = Request { ciaddr: own, ..request(INFORM, mac(1), &[]) };
     let (ack, to) = world.ask(&inform, at(302)).reply.unwrap();
     assert_eq!((ack.options.address(3), to), (Some(RELAY), Destination::Client(own)));
@@ -333,6 +338,28 @@ fn rfc_1534_bootp_gets_a_plain_reply_and_a_lease_without_end() {
     let restored = Leases::restore(&world.config.dhcp, SERVER, &[record], later);
     assert!(restored.lease(reply.yiaddr).unwrap().until > later.mono.after(std::time::Duration::from_secs(40 * 365 * 86_400)));
     assert_eq!(offered(&mut world, mac(1), 9), reply.yiaddr, "its system has the same by DHCP");
+}
+
+#[test]
+fn rfc_951_who_sends_no_cookie_gets_an_address_a_file_and_no_options_under_the_same_policy() {
+    let mut world = World::default();
+    let plain = || {
+        let mut octets = encode(&Packet { options: Default::default(), ..packet(DISCOVER, mac(1), &[]) }, MIN_MESSAGE_BYTES);
+        octets[236..].fill(0);
+        msg::request(&decode(&octets).unwrap()).unwrap()
+    };
+    assert_eq!(world.ask(&plain(), at(0)).reason, Reason::NoBootp, "a stranger");
+    world.record(mac(1), DeviceState::Pooled);
+    let device = Device { loader: Some("undionly.kpxe".into()), ..Device::clone(&world.ledger.devices[&mac(1)]) };
+    world.ledger.devices.insert(mac(1), Arc::new(device));
+    let (reply, to) = world.ask(&plain(), at(0)).reply.unwrap();
+    assert_eq!((reply.siaddr, reply.file.as_slice()), (SERVER, &b"undionly.kpxe"[..]));
+    assert_eq!(to, Destination::Link { mac: mac(1), address: reply.yiaddr });
+    let written = encode(&reply, plain().max_reply_bytes);
+    assert!(written.len() == MIN_MESSAGE_BYTES && written[236..].iter().all(|octet| *octet == 0), "{written:?}");
+    assert_eq!(world.ask(&bootp(mac(1)), at(1)).reply.unwrap().0.yiaddr, reply.yiaddr, "the same with options");
+    world.record(mac(1), DeviceState::Revoked);
+    assert_eq!(world.ask(&plain(), at(2)).reason, Reason::Revoked);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub const MIN_MESSAGE_BYTES: usize = 300;
 pub const DEFAULT_MESSAGE_BYTES: usize = 576 - 28;
 /// Fixed fields and magic cookie.
 const HEAD_BYTES: usize = 240;
-const MAGIC: [u8; 4] = [99, 130, 83, 99];
+const MAGIC: &[u8] = &[99, 130, 83, 99];
 
 /// BOOTREQUEST, `op` of a client's message.
 pub const OP_REQUEST: u8 = 1;
@@ -71,8 +71,8 @@ pub enum Malformed {
     /// Shorter than the fixed fields.
     #[error("shorter than a DHCP message")]
     TooShort,
-    /// Plain BOOTP, or not BOOTP at all.
-    #[error("no DHCP magic cookie")]
+    /// What should be the magic cookie is neither that nor all zeros: some vendor's own words, or not BOOTP at all.
+    #[error("no DHCP magic cookie, and not BOOTP without one")]
     NoCookie,
     /// `hlen` over the 16 octets of `chaddr`.
     #[error("hardware address longer than its field")]
@@ -171,6 +171,8 @@ pub struct Packet {
     pub giaddr: Ipv4Addr,
     /// Hardware address.
     pub chaddr: [u8; 16],
+    /// Whether the magic cookie is there. Without it the message is of RFC 951, and has no options.
+    pub cookie: bool,
     /// Server host name, up to its first NUL; empty when the field held options.
     pub sname: Vec<u8>,
     /// Boot file name, up to its first NUL; empty when the field held options.
@@ -195,6 +197,7 @@ impl Default for Packet {
             siaddr: NONE,
             giaddr: NONE,
             chaddr: [0; 16],
+            cookie: true,
             sname: Vec::new(),
             file: Vec::new(),
             options: Options::default(),
@@ -216,11 +219,15 @@ pub fn decode(octets: &[u8]) -> Result<Packet, Malformed> {
     else {
         return Err(Malformed::TooShort);
     };
-    if octets.get(236..HEAD_BYTES) != Some(&MAGIC) {
-        return Err(Malformed::NoCookie);
-    }
+    let cookie = match octets.get(236..HEAD_BYTES) {
+        Some(MAGIC) => true,
+        Some([0, 0, 0, 0]) => false,
+        _ => return Err(Malformed::NoCookie),
+    };
     let mut options = Options::default();
-    options.read(area)?;
+    if cookie {
+        options.read(area)?;
+    }
     let overload = options.exact::<1>(option::OVERLOAD).map_or(0, |[o]| o);
     // RFC 2131 s4.1: options field first, then `file`, then `sname`.
     let file = match overload {
@@ -246,6 +253,7 @@ pub fn decode(octets: &[u8]) -> Result<Packet, Malformed> {
         siaddr: message.siaddr(),
         giaddr: message.giaddr(),
         chaddr: hardware,
+        cookie,
         sname,
         file,
         options,
@@ -258,7 +266,7 @@ fn until_nul(field: &[u8]) -> Vec<u8> {
 
 /// Writes a message of at most `limit` octets (but never less than [`MIN_MESSAGE_BYTES`]), padded to that minimum.
 /// Options that do not fit are left out from the end of the list; option 82 always fits and is always last (RFC 3046 s2.2).
-/// `sname` and `file` are cut so that they end in a NUL, and option 67 is followed by one: see [`write_option`].
+/// Without the cookie there are none, and `vend` is zeros. `sname` and `file` are cut so that they end in a NUL, and option 67 is followed by one: see [`write_option`].
 #[must_use]
 pub fn encode(packet: &Packet, limit: usize) -> Vec<u8> {
     let limit = limit.max(MIN_MESSAGE_BYTES);
@@ -276,7 +284,11 @@ pub fn encode(packet: &Packet, limit: usize) -> Vec<u8> {
         out.extend(text.iter().take(width - 1));
         out.resize(end, 0);
     }
-    out.extend_from_slice(&MAGIC);
+    if !packet.cookie {
+        out.resize(MIN_MESSAGE_BYTES, 0);
+        return out;
+    }
+    out.extend_from_slice(MAGIC);
     let relay = packet.options.bytes(option::RELAY_AGENT);
     let reserved = 1 + relay.map_or(0, encoded_bytes);
     for (code, value) in packet.options.iter() {
@@ -373,6 +385,22 @@ mod tests {
         assert_eq!(back.options.bytes(43), Some(&[7; 290][..]));
         assert_eq!(back.options.bytes(44), None);
         assert_eq!(back.options.iter().last(), Some((82, &[1, 2, 9, 9][..])));
+    }
+
+    #[test]
+    fn rfc_951_zeros_instead_of_the_cookie_are_a_message_without_options_and_other_octets_are_none() {
+        let mut octets = with_options(&[53, 1, 3, 52, 1, 9]);
+        octets[236..240].fill(0);
+        octets[108] = b'f';
+        let packet = decode(&octets).unwrap();
+        assert_eq!((packet.cookie, packet.options.iter().count(), packet.file.as_slice()), (false, 0, &b"f"[..]));
+        let mut full = packet.clone();
+        full.options.push(1, &[255, 255, 255, 0]);
+        let written = encode(&full, DEFAULT_MESSAGE_BYTES);
+        assert!(written.len() == MIN_MESSAGE_BYTES && written[236..].iter().all(|octet| *octet == 0));
+        assert_eq!(decode(&written), Ok(packet));
+        octets[236..240].copy_from_slice(b"CMU\0");
+        assert_eq!(decode(&octets), Err(Malformed::NoCookie));
     }
 
     #[test]
