@@ -85,6 +85,7 @@ fn ledger_of(count: u32) -> Ledger {
             keyless_allowed: false,
             note: String::new(),
             labels: Default::default(),
+            address: None,
         });
         make(Change::Report { mac: mac(n), uuid: uuid::Uuid::from_u128(u128::from(n)).to_string(), public_key: key, fingerprint });
         make(Change::CreateWorker { worker: worker(n) });

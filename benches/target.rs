@@ -62,7 +62,14 @@ fn ledger_of(bound: u32) -> Ledger {
         Err(rejected) => panic!("{rejected}"),
     };
     for n in 0..bound + SAMPLES {
-        make(Change::Register { mac: mac(n), public_key: None, keyless_allowed: true, note: String::new(), labels: Default::default() });
+        make(Change::Register {
+            mac: mac(n),
+            public_key: None,
+            keyless_allowed: true,
+            note: String::new(),
+            labels: Default::default(),
+            address: None,
+        });
         make(Change::CreateWorker { worker: worker(n) });
         make(Change::AddDisk { worker: worker(n), disk: disk(n) });
         if n < bound {

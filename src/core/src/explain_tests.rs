@@ -89,7 +89,7 @@ impl Case {
 
 fn register(key: Option<&str>, keyless_allowed: bool) -> Change {
     let public_key = key.map(str::to_owned);
-    Change::Register { mac: MAC, public_key, keyless_allowed, note: String::new(), labels: Default::default() }
+    Change::Register { mac: MAC, public_key, keyless_allowed, note: String::new(), labels: Default::default(), address: None }
 }
 
 fn ed25519() -> String {

@@ -31,6 +31,7 @@ async fn nothing_that_a_verb_carries_besides_names_is_written() {
             keyless_allowed: false,
             note: mark(),
             labels: [(mark(), mark())].into(),
+            address: None,
         },
         Change::EditDevice { mac, note: Some(mark()), keyless_allowed: None, loader: Some(Some(mark())), address: None },
         Change::Label { mac, labels: [(mark(), mark())].into() },

@@ -27,7 +27,14 @@ impl Lived {
     pub(super) async fn new() -> Self {
         let bench = Bench::new(true);
         let mac = MAC.parse().unwrap();
-        let register = Change::Register { mac, public_key: None, keyless_allowed: true, note: "rack 1".into(), labels: BTreeMap::new() };
+        let register = Change::Register {
+            mac,
+            public_key: None,
+            keyless_allowed: true,
+            note: "rack 1".into(),
+            labels: BTreeMap::new(),
+            address: None,
+        };
         bench.change(register).await;
         bench.worker("w1").await;
         bench.bind(MAC, "w1").await;

@@ -81,7 +81,14 @@ mod tests {
     fn a_fingerprint_that_the_ledger_shortens_is_news_only_once() {
         let mac: MacAddr = "52:54:00:00:00:01".parse().unwrap();
         let now = Now { mono: Mono::default(), wall: Wall::UNIX_EPOCH };
-        let register = Change::Register { mac, public_key: None, keyless_allowed: false, note: String::new(), labels: Default::default() };
+        let register = Change::Register {
+            mac,
+            public_key: None,
+            keyless_allowed: false,
+            note: String::new(),
+            labels: Default::default(),
+            address: None,
+        };
         let ledger = apply(&Ledger::default(), register, now).unwrap().0;
         let form = Form::parse(format!("serial=%20{}%20&product={}", "x".repeat(500), "y ".repeat(64)).as_bytes()).unwrap();
         let report = Report::read(mac, &form);

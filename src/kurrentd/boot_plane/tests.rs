@@ -356,6 +356,7 @@ async fn keyless_machines_boot_only_when_allowed_and_only_to_a_seal() {
                 keyless_allowed: allowed,
                 note: String::new(),
                 labels: std::collections::BTreeMap::new(),
+                address: None,
             })
             .await;
         bench.worker("w1").await;

@@ -15,7 +15,7 @@ fn worker(name: &str) -> WorkerId {
 }
 
 fn register(n: u8) -> Change {
-    Change::Register { mac: mac(n), public_key: None, keyless_allowed: false, note: String::new(), labels: BTreeMap::new() }
+    Change::Register { mac: mac(n), public_key: None, keyless_allowed: false, note: String::new(), labels: BTreeMap::new(), address: None }
 }
 
 fn note(n: u8, text: &str) -> Change {

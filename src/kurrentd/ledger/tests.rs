@@ -21,6 +21,7 @@ pub(super) fn register(n: u8) -> Change {
         keyless_allowed: false,
         note: String::new(),
         labels: std::collections::BTreeMap::new(),
+        address: None,
     }
 }
 

@@ -39,6 +39,7 @@ impl Bench {
                     keyless_allowed: true,
                     note: String::new(),
                     labels: std::collections::BTreeMap::new(),
+                    address: None,
                 })
                 .await;
         }

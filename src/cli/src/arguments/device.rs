@@ -17,7 +17,8 @@ Examples:
   kurrent device bind-batch - --yes";
 
 const IMPORT: &str = "\
-CSV has a heading: mac,public_key,keyless_allowed,note,labels, of which only mac is needed; labels are KEY=VALUE with ; between.
+CSV has a heading: mac,public_key,keyless_allowed,note,labels,address, of which only mac is needed; labels are KEY=VALUE with ;
+between, address is reserved for the device.
 YAML and JSON are lists of the same fields.
 
 Examples:

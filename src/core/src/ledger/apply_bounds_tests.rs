@@ -141,7 +141,14 @@ fn the_ledger_is_full_before_its_files_are_too_large_to_be_read() {
     let register = |n: u32| {
         let [_, b, c, d] = n.to_be_bytes();
         let labels = labels.clone();
-        Change::Register { mac: MacAddr([2, 0, 0, b, c, d]), public_key: None, keyless_allowed: false, note: String::new(), labels }
+        Change::Register {
+            mac: MacAddr([2, 0, 0, b, c, d]),
+            public_key: None,
+            keyless_allowed: false,
+            note: String::new(),
+            labels,
+            address: None,
+        }
     };
     let mut taken = 0;
     let refused = loop {
@@ -172,7 +179,8 @@ fn devices_and_workers_are_limited_whoever_adds_them() {
     for n in 0..u32::try_from(MAX_DEVICES).unwrap() {
         let [_, b, c, d] = n.to_be_bytes();
         let mac = MacAddr([2, 0, 0, b, c, d]);
-        let change = Change::Register { mac, public_key: None, keyless_allowed: false, note: String::new(), labels: BTreeMap::new() };
+        let change =
+            Change::Register { mac, public_key: None, keyless_allowed: false, note: String::new(), labels: BTreeMap::new(), address: None };
         ledger = apply(&ledger, change, now).unwrap().0;
     }
     assert_eq!(apply(&ledger, super::register(1), now).unwrap_err().code, "too_many_devices");

@@ -34,7 +34,18 @@ fn report(n: u8, key: Option<&str>, product: &str) -> Change {
 }
 
 fn register(n: u8) -> Change {
-    Change::Register { mac: mac(n), public_key: Some(KEY.into()), keyless_allowed: false, note: String::new(), labels: BTreeMap::new() }
+    register_with(n, Some(KEY), "")
+}
+
+fn register_with(n: u8, key: Option<&str>, note: &str) -> Change {
+    Change::Register {
+        mac: mac(n),
+        public_key: key.map(Into::into),
+        keyless_allowed: false,
+        note: note.into(),
+        labels: BTreeMap::new(),
+        address: None,
+    }
 }
 
 fn bind(n: u8, w: u8, force: bool) -> Change {
@@ -187,7 +198,7 @@ fn a_report_with_another_key_changes_nothing_until_a_rekey_is_ordered() {
 #[test]
 fn a_device_without_a_key_gets_one_only_while_the_window_is_open() {
     let mut play = Play::new();
-    play.ok(Change::Register { mac: mac(1), public_key: None, keyless_allowed: false, note: String::new(), labels: BTreeMap::new() });
+    play.ok(register_with(1, None, ""));
     play.gives(report(1, Some(KEY), "box"), Outcome::Refreshed);
     assert_eq!(play.device(1).public_key, None);
     play.ok(Change::OpenWindow { until: minutes(play.now, 10) });
@@ -208,13 +219,11 @@ fn k09_people_register_and_purge_whatever_the_window() {
             keyless_allowed: false,
             note: String::new(),
             labels: BTreeMap::new(),
+            address: None,
         },
         "public_key_invalid",
     );
-    play.refuses(
-        Change::Register { mac: mac(2), public_key: None, keyless_allowed: false, note: "\0".into(), labels: BTreeMap::new() },
-        "note_invalid",
-    );
+    play.refuses(register_with(2, None, "\0"), "note_invalid");
     play.ok(Change::Revoke { mac: mac(1) });
     play.ok(Change::Purge { mac: mac(1) });
     assert!(play.ledger.devices.is_empty());

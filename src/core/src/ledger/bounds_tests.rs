@@ -17,7 +17,7 @@ fn worker(n: u8) -> WorkerId {
 }
 
 fn register(n: u8) -> Change {
-    Change::Register { mac: mac(n), public_key: None, keyless_allowed: false, note: String::new(), labels: BTreeMap::new() }
+    Change::Register { mac: mac(n), public_key: None, keyless_allowed: false, note: String::new(), labels: BTreeMap::new(), address: None }
 }
 
 /// What is acknowledged must be read by the next start, which reads ledgers of a bounded size.

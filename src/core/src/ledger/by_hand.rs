@@ -172,7 +172,7 @@ mod tests {
     fn ledger() -> Ledger {
         let register = |n| {
             let labels = Default::default();
-            Change::Register { mac: mac(n), public_key: None, keyless_allowed: false, note: String::new(), labels }
+            Change::Register { mac: mac(n), public_key: None, keyless_allowed: false, note: String::new(), labels, address: None }
         };
         let workers = Change::CreateWorkers { workers: ["w1", "w2"].map(|w| w.parse().unwrap()).to_vec() };
         let bind = Change::Bind { mac: mac(1), worker: "w1".parse().unwrap(), force: false };

@@ -34,6 +34,8 @@ pub enum Change {
         note: String,
         /// What people sort by.
         labels: BTreeMap<String, String>,
+        /// The address that DHCP gives it, as in [`Change::EditDevice`].
+        address: Option<Ipv4Addr>,
     },
     /// Replaces what people decide about a device; `None` leaves a value as it is.
     EditDevice {

@@ -78,9 +78,10 @@ impl Change {
     pub fn detail(&self) -> String {
         let words = Words::default();
         match self {
-            Self::Register { public_key, keyless_allowed, note, labels, .. } => words
+            Self::Register { public_key, keyless_allowed, note, labels, address, .. } => words
                 .when(public_key.is_some(), "public_key")
                 .value("keyless_allowed", keyless_allowed)
+                .given("address", address.as_ref())
                 .when(!note.is_empty(), "note")
                 .when(!labels.is_empty(), &format!("labels={}", labels.len())),
             Self::EditDevice { note, keyless_allowed, loader, address, .. } => words

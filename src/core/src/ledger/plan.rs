@@ -165,6 +165,7 @@ mod tests {
                 keyless_allowed: false,
                 note: String::new(),
                 labels: Default::default(),
+                address: None,
             });
             changes.push(Change::CreateWorker { worker: worker(n) });
         }
@@ -229,6 +230,7 @@ mod tests {
             keyless_allowed: false,
             note: note.into(),
             labels: Default::default(),
+            address: None,
         };
         let known = apply(&Ledger::default(), register(1, ""), NOW).unwrap().0;
         let asked = [register(1, ""), register(2, ""), register(2, "again"), register(3, "\u{1b}"), register(4, "")];

@@ -2,13 +2,14 @@
 //! registered.
 
 use super::super::body::{self, Query};
-use super::super::names::{Labelling, MacAddress, Note, PublicKey};
+use super::super::names::{Address, Labelling, MacAddress, Note, PublicKey};
 use super::super::problem::Problem;
 use super::super::{ACTOR, Api};
-use super::checked_key;
 use super::rows::{self, Row};
+use super::{checked_key, checked_reservation};
 use axum::Json;
 use axum::extract::{Request, State};
+use kurrent_core::config::Config;
 use kurrent_core::id::MacAddr;
 use kurrent_core::ledger::plan::{self, Import};
 use kurrent_core::ledger::{Change, Ledger, Rejected};
@@ -48,6 +49,9 @@ struct ImportRow {
     note: String,
     #[schema(value_type = Labelling, required = false)]
     labels: BTreeMap<String, String>,
+    /// The address that DHCP gives to it and to nobody else; an empty one is none.
+    #[schema(value_type = Option<Address>)]
+    address: Option<String>,
 }
 
 /// A device that is new.
@@ -83,17 +87,17 @@ struct Imported {
 
 /// Import devices
 ///
-/// CSV has a header line of `mac`, `public_key`, `keyless_allowed`, `note` and `labels` (`key=value` with `;` between), of which only
-/// `mac` is needed; YAML and JSON are a list of the same, or `devices` with that list.
+/// CSV has a header line of `mac`, `public_key`, `keyless_allowed`, `note`, `labels` (`key=value` with `;` between) and `address` (a
+/// reservation), of which only `mac` is needed; YAML and JSON are a list of the same, or `devices` with that list.
 #[utoipa::path(post, path = "/v1/devices/import", tag = "devices", params(Options),
     request_body(content((Vec<ImportRow> = "application/json"), (String = "text/csv"), (Vec<ImportRow> = "application/yaml"))),
     responses((status = 200, description = "What became of each line", body = Imported)))]
 async fn import_devices(State(api): State<Api>, Query(options): Query<Options>, request: Request) -> Result<Json<Imported>, Problem> {
     let kind = body::media_type(request.headers());
     let octets = body::octets("/v1/devices/import", request.into_body()).await?;
-    let snapshot = api.shared.ledger.snapshot();
+    let (snapshot, shared) = (api.shared.ledger.snapshot(), api.shared.clone());
     // Thousands of rows take a while, and machines that boot shall not wait for them.
-    let read = tokio::task::spawn_blocking(move || planned(kind.as_deref(), &octets, &snapshot, options.dry_run));
+    let read = tokio::task::spawn_blocking(move || planned(kind.as_deref(), &octets, &snapshot, &shared.config, options.dry_run));
     let (mut imported, waiting) = read.await.map_err(|_| super::super::problem::of_panic())??;
     register_all(&api, waiting, &mut imported).await;
     Ok(Json(imported))
@@ -103,7 +107,13 @@ async fn import_devices(State(api): State<Api>, Query(options): Query<Options>, 
 type Waiting = (u64, MacAddr, Change);
 
 /// What becomes of each row of a file, and what is to be done.
-fn planned(kind: Option<&str>, octets: &[u8], ledger: &Ledger, dry_run: bool) -> Result<(Imported, Vec<Waiting>), Problem> {
+fn planned(
+    kind: Option<&str>,
+    octets: &[u8],
+    ledger: &Ledger,
+    config: &Config,
+    dry_run: bool,
+) -> Result<(Imported, Vec<Waiting>), Problem> {
     let rows = match kind {
         Some("text/csv") => rows::csv(octets),
         Some("application/json") => rows::json(octets),
@@ -120,7 +130,9 @@ fn planned(kind: Option<&str>, octets: &[u8], ledger: &Ledger, dry_run: bool) ->
     let (mut changes, mut from) = (Vec::new(), Vec::new());
     for Row { line, mac, change } in rows? {
         let checked = change.and_then(|change| match &change {
-            Change::Register { public_key, .. } => checked_key(public_key.as_deref()).map(|()| change),
+            Change::Register { public_key, address, .. } => {
+                checked_key(public_key.as_deref()).and_then(|()| checked_reservation(config, *address)).map(|()| change)
+            }
             _ => Ok(change),
         });
         match checked {

@@ -19,6 +19,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
+use kurrent_core::config::Config;
 use kurrent_core::id::{MacAddr, WorkerId};
 use kurrent_core::ledger::schema::Source;
 use kurrent_core::ledger::{Change, Device, DeviceState, Ledger};
@@ -158,13 +159,21 @@ struct Register {
 async fn register_device(State(api): State<Api>, Body(body): Body<Register>) -> Result<Response, Problem> {
     let Register { mac, public_key, keyless_allowed, note, labels } = body;
     checked_key(public_key.as_deref())?;
-    register(&api, Change::Register { mac, public_key, keyless_allowed, note, labels }, mac).await
+    register(&api, Change::Register { mac, public_key, keyless_allowed, note, labels, address: None }, mac).await
 }
 
 /// Puts a device into the ledger and answers with it.
 async fn register(api: &Api, change: Change, mac: MacAddr) -> Result<Response, Problem> {
     let (_, ledger) = api.shared.ledger.submit(change, ACTOR).await?;
     Ok(([(LOCATION, format!("/v1/devices/{mac}"))], answer(api, &ledger, mac, StatusCode::CREATED)?).into_response())
+}
+
+/// An address to be reserved must be one that the configuration gives out.
+fn checked_reservation(config: &Config, address: Option<Ipv4Addr>) -> Result<(), Problem> {
+    match address.and_then(|address| config.check_reservation(address)) {
+        Some(what) => Err(Problem::new(422, "address_invalid", what).at("reserved_address")),
+        None => Ok(()),
+    }
 }
 
 /// A key text must be a usable key: an Ed25519 point that is not of small order, or of the P-256 form.
@@ -205,9 +214,7 @@ struct Edit {
 async fn edit_device(State(api): State<Api>, conditions: Conditions, path: Segments, Body(body): Body<Edit>) -> Result<Response, Problem> {
     let mac = path.read("mac")?;
     let Edit { note, keyless_allowed, loader, reserved_address } = body;
-    if let Some(what) = reserved_address.flatten().and_then(|address| api.shared.config.check_reservation(address)) {
-        return Err(Problem::new(422, "address_invalid", what).at("reserved_address"));
-    }
+    checked_reservation(&api.shared.config, reserved_address.flatten())?;
     let change = Change::EditDevice { mac, note, keyless_allowed, loader, address: reserved_address };
     let (_, ledger) = api.shared.ledger.submit_if(change, ACTOR, conditions.expect(|tag| Expectation::Device(mac, tag))).await?;
     answer(&api, &ledger, mac, StatusCode::OK)

@@ -51,7 +51,8 @@ struct Admit {
 async fn admit_device(State(api): State<Api>, path: Segments, Body(body): Body<Admit>) -> Result<Response, Problem> {
     let mac = path.read("mac")?;
     let key = knocked_key(&api, mac, body.public_key_hash.as_deref())?;
-    let change = Change::Register { mac, public_key: Some(key), keyless_allowed: false, note: body.note, labels: BTreeMap::new() };
+    let change =
+        Change::Register { mac, public_key: Some(key), keyless_allowed: false, note: body.note, labels: BTreeMap::new(), address: None };
     register(&api, change, mac).await
 }
 

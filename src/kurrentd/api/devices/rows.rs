@@ -35,14 +35,18 @@ struct Given {
     note: String,
     #[serde(default, deserialize_with = "unique_map")]
     labels: BTreeMap<String, String>,
+    #[serde(default)]
+    address: Option<String>,
 }
 
 impl Given {
     fn row(self, line: u64) -> Row {
-        let Self { mac, public_key, keyless_allowed, note, labels } = self;
+        let Self { mac, public_key, keyless_allowed, note, labels, address } = self;
         let public_key = public_key.filter(|k| !k.is_empty());
-        let register = |device| Change::Register { mac: device, public_key, keyless_allowed, note, labels };
-        let change = mac.parse().map(register).map_err(Problem::from);
+        let unreadable = |_| Problem::new(422, "address_invalid", "the address is not an IPv4 address, like 10.77.0.101; correct the row");
+        let address = address.filter(|a| !a.is_empty()).map(|a| a.parse().map_err(unreadable)).transpose();
+        let register = |device| Ok(Change::Register { mac: device, public_key, keyless_allowed, note, labels, address: address? });
+        let change = mac.parse().map_err(Problem::from).and_then(register);
         Row { line, mac: mac.chars().filter(|c| !c.is_control()).take(64).collect(), change }
     }
 }
@@ -93,11 +97,13 @@ pub(super) fn csv(octets: &[u8]) -> Result<Vec<Row>, Problem> {
     let separator = if header.contains(';') && !header.contains(',') { b';' } else { b',' };
     let mut reader = csv::ReaderBuilder::new().delimiter(separator).flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
     let header: Vec<String> = reader.headers().map_err(unreadable)?.iter().map(str::to_ascii_lowercase).collect();
-    const COLUMNS: [&str; 5] = ["mac", "public_key", "keyless_allowed", "note", "labels"];
+    const COLUMNS: [&str; 6] = ["mac", "public_key", "keyless_allowed", "note", "labels", "address"];
     let known = |name: &String| COLUMNS.contains(&name.as_str());
     let twice = header.iter().enumerate().any(|(at, name)| header.iter().skip(at.saturating_add(1)).any(|n| n == name));
     if !header.iter().all(known) || twice || !header.iter().any(|name| name == "mac") {
-        return Err(unreadable("line 1 names the columns: mac, and if wanted public_key, keyless_allowed, note, labels, each once"));
+        return Err(unreadable(
+            "line 1 names the columns: mac, and if wanted public_key, keyless_allowed, note, labels, address, each once",
+        ));
     }
     let (mut rows, mut lines) = (Vec::new(), Lines::new(text.as_bytes()));
     for record in reader.records().take(MAX_ROWS.saturating_add(1)) {
@@ -119,8 +125,8 @@ pub(super) fn csv(octets: &[u8]) -> Result<Vec<Row>, Problem> {
         };
         rows.push(match (keyless, labels(cell("labels"))) {
             (Ok(keyless_allowed), Ok(labels)) => {
-                let public_key = Some(cell("public_key").to_owned());
-                Given { mac: cell("mac").into(), public_key, keyless_allowed, note: cell("note").into(), labels }.row(line)
+                let (public_key, address) = (Some(cell("public_key").to_owned()), Some(cell("address").to_owned()));
+                Given { mac: cell("mac").into(), public_key, keyless_allowed, note: cell("note").into(), labels, address }.row(line)
             }
             (Err(what), _) | (_, Err(what)) => wrong(line, what),
         });

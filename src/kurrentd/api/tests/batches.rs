@@ -136,6 +136,41 @@ async fn k09_an_import_tells_of_each_line_what_became_of_it() {
 }
 
 #[tokio::test]
+async fn a_reserved_address_of_an_import_is_checked_as_that_of_an_edit() {
+    let files = [
+        (
+            "text/csv",
+            "mac,address\n52:54:00:00:00:01,10.77.0.9\n52:54:00:00:00:02,10.77.0.9\n52:54:00:00:00:03,192.0.2.9\n\
+             52:54:00:00:00:04,10.77.0.255\n52:54:00:00:00:05,10.77.0\n52:54:00:00:00:06,\n52:54:00:00:00:07,10.77.0.8\n",
+        ),
+        (
+            "application/json",
+            "\n[{\"mac\":\"52:54:00:00:00:01\",\"address\":\"10.77.0.9\"},\n{\"mac\":\"52:54:00:00:00:02\",\"address\":\"10.77.0.9\"},\n\
+             {\"mac\":\"52:54:00:00:00:03\",\"address\":\"192.0.2.9\"},\n{\"mac\":\"52:54:00:00:00:04\",\"address\":\"10.77.0.255\"},\n\
+             {\"mac\":\"52:54:00:00:00:05\",\"address\":\"10.77.0\"},\n{\"mac\":\"52:54:00:00:00:06\",\"address\":null},\n\
+             {\"mac\":\"52:54:00:00:00:07\",\"address\":\"10.77.0.8\"}]",
+        ),
+    ];
+    for (kind, text) in files {
+        let api = server().await;
+        api.expect(("POST", "/v1/devices", json!({"mac": "52:54:00:00:00:09"})), 201, "").await;
+        let edit = json!({"reserved_address": "10.77.0.8"});
+        api.expect(("PATCH", "/v1/devices/52:54:00:00:00:09", edit), 200, "").await;
+        for query in ["?dry_run=true", ""] {
+            let (status, answer) = import(&api, query, kind, text).await;
+            assert_eq!(status, 200, "{kind}: {answer}");
+            let codes: Vec<_> = answer["failed"].as_array().unwrap().iter().map(|f| (f["line"].as_u64(), f["code"].as_str())).collect();
+            let invalid = |line| (Some(line), Some("address_invalid"));
+            let taken = |line| (Some(line), Some("address_taken"));
+            assert_eq!(codes, [taken(3), invalid(4), invalid(5), invalid(6), taken(8)], "{kind}{query}: {answer}");
+            assert_eq!(lines(&answer["created"]), [2, 7], "{kind}{query}: {answer}");
+        }
+        let first = api.expect(("GET", "/v1/devices/52:54:00:00:00:01", Value::Null), 200, "").await;
+        assert_eq!(first["reserved_address"], "10.77.0.9", "{first}");
+    }
+}
+
+#[tokio::test]
 async fn files_that_can_not_be_read_change_nothing() {
     let api = server().await;
     for (kind, body, status, code) in [

@@ -19,6 +19,7 @@ async fn a_p256_answer_is_never_sealed_to_a_boot_key_that_it_does_not_sign() {
                 keyless_allowed: true,
                 note: String::new(),
                 labels: std::collections::BTreeMap::new(),
+                address: None,
             })
             .await;
         bench.worker("w1").await;
@@ -55,6 +56,7 @@ async fn reports_from_an_address_without_a_lease_admit_refresh_and_plant_nothing
             keyless_allowed: false,
             note: String::new(),
             labels: std::collections::BTreeMap::new(),
+            address: None,
         })
         .await;
     bench.change(Change::Rekey { mac: MAC.parse().unwrap(), until: Some(clock::now().wall + Duration::from_secs(600)) }).await;

@@ -46,6 +46,7 @@ fn some_change() -> impl Strategy<Value = Change> {
             keyless_allowed: true,
             note: String::new(),
             labels: Default::default(),
+            address: None,
         }),
         (0u8..4, "[a-z]{0,3}").prop_map(|(m, note)| Change::EditDevice {
             mac: mac(m),
@@ -110,8 +111,14 @@ proptest! {
 
 #[test]
 fn a_note_and_an_unbound_device_change_nothing_of_the_target() {
-    let register =
-        |m| Change::Register { mac: mac(m), public_key: None, keyless_allowed: true, note: String::new(), labels: Default::default() };
+    let register = |m| Change::Register {
+        mac: mac(m),
+        public_key: None,
+        keyless_allowed: true,
+        note: String::new(),
+        labels: Default::default(),
+        address: None,
+    };
     let setup = vec![
         register(1),
         Change::CreateWorker { worker: worker(1) },
