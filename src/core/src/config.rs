@@ -279,6 +279,13 @@ pub struct Subnet {
 }
 
 impl Subnet {
+    /// Its network address.
+    #[must_use]
+    pub fn network(&self) -> Ipv4Addr {
+        let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(self.prefix))).unwrap_or(0);
+        Ipv4Addr::from_bits(self.address.to_bits() & mask)
+    }
+
     /// Whether an address lies in it.
     #[must_use]
     pub fn contains(&self, address: Ipv4Addr) -> bool {

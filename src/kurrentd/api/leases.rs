@@ -1,14 +1,15 @@
 //! Leases.
 
 use super::body::{Query, Segments};
-use super::names::{Address, Cursor, MacAddress};
+use super::names::{Address, Cursor, MacAddress, Network};
 use super::page::Wanted;
 use super::problem::Problem;
 use super::{ACTOR, Api};
 use crate::audit::Event;
-use crate::lease_orders::ReleaseError;
+use crate::lease_orders::{Listed, ReleaseError};
 use axum::Json;
 use axum::extract::State;
+use kurrent_core::config::in_network;
 use kurrent_core::dhcp::lease;
 use kurrent_core::id::MacAddr;
 use kurrent_core::ledger::{DeviceState, Ledger};
@@ -54,6 +55,10 @@ struct Lease {
     address: Ipv4Addr,
     #[schema(value_type = MacAddress)]
     mac: MacAddr,
+    /// The network of the configuration that it lies in; absent when that was taken out of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Network>, nullable = false)]
+    subnet: Option<String>,
     /// Absent while DHCP does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<StateWord>, nullable = false)]
@@ -83,6 +88,17 @@ struct Piece {
     /// Where the previous answer ended.
     #[param(value_type = Option<Cursor>)]
     cursor: Option<String>,
+    /// Only leases of this network.
+    #[param(value_type = Option<Network>)]
+    subnet: Option<String>,
+}
+
+/// A network as it is written, without host bits.
+fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
+    let (address, prefix) = text.split_once('/')?;
+    let (address, prefix): (Ipv4Addr, u8) = (address.parse().ok()?, prefix.parse().ok().filter(|p| *p <= 32)?);
+    let host_bits = u32::MAX.checked_shr(u32::from(prefix)).unwrap_or(0);
+    (address.to_bits() & host_bits == 0).then_some((address, prefix))
 }
 
 /// List leases
@@ -92,15 +108,24 @@ async fn list_leases(State(api): State<Api>, Query(piece): Query<Piece>) -> Resu
     let wanted = Wanted::new(piece.limit, piece.cursor.as_deref())?;
     let none = || Problem::new(400, "cursor_invalid", "the cursor is not one of this list; begin without one").at("cursor");
     let after: Option<Ipv4Addr> = wanted.after().map(|a| a.parse().map_err(|_| none())).transpose()?;
+    let unreadable = || Problem::new(400, "query_invalid", "the subnet is a network like 10.78.0.0/24; correct it").at("subnet");
+    let asked = piece.subnet.as_deref().map(|text| network(text).ok_or_else(unreadable)).transpose()?;
+    let dhcp = &api.shared.config.dhcp;
+    let of = |address| dhcp.subnets().find(|s| s.contains(address)).map(|s| format!("{}/{}", s.network(), s.prefix));
     let mut leases: Vec<Lease> = match api.shared.lease_orders.list().await {
         Ok(all) => {
-            all.into_iter().map(|l| Lease { address: l.address, mac: l.mac, state: StateWord::of(l.state), until: Some(l.until) }).collect()
+            let lease = |l: Listed| {
+                let (state, until) = (StateWord::of(l.state), Some(l.until));
+                Lease { address: l.address, mac: l.mac, subnet: of(l.address), state, until }
+            };
+            all.into_iter().map(lease).collect()
         }
         Err(_) => {
             let held = api.shared.leases.load();
-            held.iter().map(|(address, mac)| Lease { address, mac, state: None, until: None }).collect()
+            held.iter().map(|(address, mac)| Lease { address, mac, subnet: of(address), state: None, until: None }).collect()
         }
     };
+    leases.retain(|l| asked.is_none_or(|(network, prefix)| in_network(l.address, network, prefix)));
     leases.sort_by_key(|l| l.address);
     let page = wanted.take(leases.into_iter().filter(|l| after.is_none_or(|after| l.address > after)), |l| l.address.to_string());
     Ok(Json(LeaseList { leases: page.items, next: page.next }))
@@ -165,5 +190,19 @@ fn status(error: &ReleaseError) -> u16 {
         ReleaseError::Declined(_) => 409,
         ReleaseError::NotServed(_) => 503,
         ReleaseError::NotDurable(_) => 507,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_written_without_host_bits() {
+        assert_eq!(network("10.78.0.0/24"), Some(([10, 78, 0, 0].into(), 24)));
+        assert_eq!((network("0.0.0.0/0"), network("10.78.0.9/32")), (Some(([0; 4].into(), 0)), Some(([10, 78, 0, 9].into(), 32))));
+        for wrong in ["10.78.0.1/24", "10.78.0.0/33", "10.78.0.0", "10.78.0.0/", "/24", "10.78.0.0/-1", "10.78.0.0/24/1", "::/64"] {
+            assert_eq!(network(wrong), None, "{wrong}");
+        }
     }
 }

@@ -66,6 +66,8 @@ text! {
     Note: "Free text.", "^[^\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f]*$", 0..=1024;
     /// An IPv4 address.
     Address: "An IPv4 address.", "^[0-9]{1,3}(\\.[0-9]{1,3}){3}$", 7..=15;
+    /// A network.
+    Network: "An IPv4 network with its prefix length, like 10.77.0.0/24.", "^[0-9]{1,3}(\\.[0-9]{1,3}){3}/[0-9]{1,2}$", 9..=18;
     /// An opaque cursor.
     Cursor: "What the previous answer has as 'next'.", "^[A-Za-z0-9_-]*$", 0..=400;
 }

@@ -112,9 +112,15 @@ pub enum Dhcp {
 /// Lease commands.
 #[derive(Debug, Subcommand)]
 pub enum Lease {
-    /// All leases.
-    #[command(after_help = "Example:\n  kurrent lease list")]
-    List(Listing),
+    /// Leases: all, or those of one network.
+    #[command(after_help = "Examples:\n  kurrent lease list\n  kurrent lease list --subnet 10.78.0.0/24")]
+    List {
+        /// Only of this network, with its prefix length.
+        #[arg(long, value_name = "NETWORK")]
+        subnet: Option<String>,
+        #[command(flatten)]
+        listing: Listing,
+    },
     /// Take an address back; its machine gets one when it asks again.
     #[command(after_help = "Example:\n  kurrent lease release 10.77.0.50")]
     Release {

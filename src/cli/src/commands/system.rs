@@ -9,8 +9,11 @@ use crate::session::{Session, View, query};
 use hyper::Method;
 use serde_json::{Value, json};
 
-const LEASES: View =
-    View { key: "leases", columns: &[("ADDRESS", "address"), ("MAC", "mac"), ("STATE", "state"), ("UNTIL", "until")], none: "no leases" };
+const LEASES: View = View {
+    key: "leases",
+    columns: &[("ADDRESS", "address"), ("MAC", "mac"), ("SUBNET", "subnet"), ("STATE", "state"), ("UNTIL", "until")],
+    none: "no leases",
+};
 const CREDENTIALS: View = View {
     key: "credentials",
     columns: &[
@@ -57,6 +60,7 @@ const OTHER_SERVERS: &[Column] = &[
     ("LAST SEEN", "last_seen"),
 ];
 const CONFLICTS: &[Column] = &[("IN CONFLICT", "address"), ("USED BY", "mac"), ("GIVEN TO", "given_to"), ("LAST SEEN", "last_seen")];
+const WAITING: &[Column] = &[("RESERVED", "address"), ("FOR", "mac"), ("HELD BY", "held_by"), ("UNTIL", "until")];
 const COUNTERS: &[Column] = &[("COUNT", "count"), ("WHAT", "what")];
 const SESSIONS: &[Column] = &[("ADDRESS", "address"), ("CONNECTIONS", "connections")];
 
@@ -95,9 +99,17 @@ pub async fn dhcp_status(session: &Session, look: Look) -> Result<(), Failure> {
         };
         let subnets = table(answer, "subnets", SUBNETS, "no addresses are given out here");
         let others = table(answer, "other_servers", OTHER_SERVERS, "no other DHCP server was heard on the boot network");
+        let head = match at(answer, "ipv6") {
+            Value::Null => head,
+            ipv6 => {
+                let advertises = if at(ipv6, "router_advertisements").as_bool() == Some(true) { ", advertises its prefix" } else { "" };
+                format!("{head}\nDHCPv6 {} at {}{advertises}", text(at(ipv6, "mode")), text(at(ipv6, "address")))
+            }
+        };
+        let waiting = table(answer, "waiting", WAITING, "no reservation waits for another machine");
         let conflicts = table(answer, "conflicts", CONFLICTS, "nobody uses an address that is another's or nobody's");
         let counters = table(answer, "counters", COUNTERS, "nobody has asked yet");
-        [head, subnets, others, conflicts, counters].join("\n\n")
+        [head, subnets, waiting, others, conflicts, counters].join("\n\n")
     };
     session.one("/v1/dhcp".into(), look, people).await
 }
@@ -161,7 +173,7 @@ async fn set(session: &Session, changes: SettingsChanges, sure: Sure) -> Result<
 /// `kurrent lease`.
 pub async fn lease(session: &Session, command: Lease) -> Result<(), Failure> {
     match command {
-        Lease::List(listing) => session.list("/v1/leases".into(), LEASES, listing).await,
+        Lease::List { subnet, listing } => session.list(query("/v1/leases", &[("subnet", subnet)]), LEASES, listing).await,
         Lease::Release { address, sure } => {
             if confirm::needed(sure) {
                 confirm::ask(&format!("Take {address} back? A machine that still uses it may meet another one with the same address."))?;

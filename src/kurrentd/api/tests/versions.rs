@@ -134,6 +134,22 @@ async fn credentials_come_in_pieces_and_of_one_worker() {
 }
 
 #[tokio::test]
+async fn leases_name_their_subnet_and_are_filtered_by_it() {
+    let api = server().await;
+    let mac = |last: u8| kurrent_core::id::MacAddr([0x52, 0x54, 0, 0, 0, last]);
+    let held = [([10, 77, 0, 130], 1), ([10, 77, 0, 131], 2), ([192, 0, 2, 9], 3)];
+    api.shared.leases.store(std::sync::Arc::new(held.into_iter().map(|(address, last)| (address.into(), mac(last))).collect()));
+    let all = api.expect(("GET", "/v1/leases", Value::Null), 200, "").await;
+    assert_eq!((all["leases"][0]["subnet"].as_str(), all["leases"][2].get("subnet")), (Some("10.77.0.0/24"), None), "{all}");
+    for (subnet, found) in [("10.77.0.0/24", 2), ("10.77.0.128/30", 2), ("10.77.0.131/32", 1), ("10.78.0.0/24", 0), ("0.0.0.0/0", 3)] {
+        let some = api.expect(("GET", &format!("/v1/leases?subnet={subnet}"), Value::Null), 200, "").await;
+        assert_eq!(some["leases"].as_array().map(Vec::len), Some(found), "{subnet}: {some}");
+    }
+    let wrong = api.expect(("GET", "/v1/leases?subnet=10.77.0.1/24", Value::Null), 400, "query_invalid").await;
+    assert_eq!(wrong["field"], "subnet", "{wrong}");
+}
+
+#[tokio::test]
 async fn a_lease_is_released_by_its_owner_only() {
     let api = server().await;
     api.expect(("DELETE", "/v1/leases/10.77.0.101", Value::Null), 503, "dhcp_not_served").await;
