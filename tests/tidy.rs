@@ -213,6 +213,87 @@ fn every_crate_has_a_licence_that_the_notice_covers() {
     report("a licence we know, and MPL crates named in NOTICE", &faults);
 }
 
+/// Reports from the field that answers to firmware must not forget: the project, and the number there. The list is that of the
+/// paragraph "Known quirks" in the design of the network services.
+const QUIRKS: &[(&str, u32)] = &[
+    ("edk2", 8149),
+    ("fog_docs", 188),
+    ("edk2", 6944),
+    ("netboot", 43),
+    ("booter", 4),
+    ("xcat_core", 7743),
+    ("smee", 210),
+    ("smee", 225),
+    ("ipxe", 1527),
+    ("ipxe", 908),
+    ("ipxe", 922),
+    ("ipxe", 203),
+    ("tinkerbell", 424),
+    ("raspberrypi_firmware", 801),
+    ("raspberrypi_firmware", 1265),
+    ("openwrt", 14660),
+    ("technitium", 1719),
+    ("netboot_xyz", 1198),
+    ("opnsense", 7744),
+    ("systemd", 27471),
+    ("warewulf", 802),
+    ("understack", 1928),
+    ("talos", 7694),
+    ("fog", 196),
+    ("opnsense", 9872),
+    ("ipxe", 798),
+    ("barclamp_provisioner", 2),
+    ("pin_tftp", 125),
+    ("node_tftp", 13),
+    ("crowbar_core", 1078),
+    ("rpi_eeprom", 720),
+    ("u_root", 1966),
+    ("rs_tftpd", 49),
+    ("netboot", 10),
+    ("rpi_eeprom", 475),
+    ("ipxe", 1023),
+    ("ipxe", 1545),
+];
+
+/// Names of test functions.
+fn tests() -> Vec<String> {
+    let mut names = Vec::new();
+    for (_, text) in rust_files() {
+        let mut is_test = false;
+        for line in text.lines().map(str::trim_start) {
+            let function = line.trim_start_matches("async ").strip_prefix("fn ");
+            if let Some(name) = function.filter(|_| is_test).and_then(|rest| rest.split('(').next()) {
+                names.push(name.to_owned());
+            }
+            // Other attributes may stand between.
+            is_test = line.starts_with("#[") && (is_test || line.ends_with("test]"));
+        }
+    }
+    names
+}
+
+#[test]
+fn every_quirk_of_the_field_has_a_test_that_names_it() {
+    let names = tests();
+    // `ipxe_908_922_203_...`: the project, then numbers, among them this one.
+    let is_named = |project: &str, number: &str, name: &str| {
+        let words: Vec<&str> = name.split('_').collect();
+        let project: Vec<&str> = project.split('_').collect();
+        words.windows(project.len()).enumerate().filter(|(_, window)| *window == project).any(|(at, _)| {
+            let numbers = words.iter().skip(at + project.len()).take_while(|word| word.bytes().all(|b| b.is_ascii_digit()));
+            numbers.into_iter().any(|word| *word == number)
+        })
+    };
+    assert!(is_named("ipxe", "922", "ipxe_908_922_203_no_loader") && !is_named("ipxe", "92", "ipxe_908_922"));
+    assert!(!is_named("netboot", "1198", "netboot_xyz_1198_nul") && is_named("fog_docs", "188", "edk2_8149_fog_docs_188_binl"));
+    let faults: Vec<String> = QUIRKS
+        .iter()
+        .filter(|(project, number)| !names.iter().any(|name| is_named(project, &number.to_string(), name)))
+        .map(|(project, number)| format!("{project} {number}"))
+        .collect();
+    report("each report has a test with its project and number in the name", &faults);
+}
+
 /// The concept page "Devices, Workers and System Disks" has 42 statements in the project's checklist (K01 to K42).
 #[test]
 fn every_statement_of_the_concept_page_has_a_test_that_names_it() {

@@ -23,7 +23,7 @@ fn conflicts(api: &Api) -> Vec<Value> {
 }
 
 #[test]
-fn an_address_that_a_stranger_uses_is_found_before_it_is_offered_and_no_offer_waits() -> Result<()> {
+fn opnsense_9872_an_address_that_a_stranger_uses_is_found_before_it_is_offered_and_no_offer_waits() -> Result<()> {
     let net = Net::new("squatter")?;
     net.configure(SMALL_RANGE)?;
     let squatter = net.client(SQUATTER)?;

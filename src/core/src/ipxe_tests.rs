@@ -45,6 +45,68 @@ fn templates_are_filled_whole_and_every_goto_has_its_label() {
     }
 }
 
+/// `autoexec.ipxe` as iPXE runs it on a machine without a lease, whose switch port passes nothing for so long; whoever makes the
+/// boot script answers from `served` seconds on. How long until it fetches that, and how often it asked for an address.
+///
+/// A `dhcp` that fails takes seconds in iPXE; here none, so that the pauses alone must suffice.
+fn autoexec_runs(forwards: u64, served: u64) -> (u64, usize) {
+    let script = autoexec(SERVER);
+    let lines: Vec<&str> = script.lines().collect();
+    let (mut at, mut secs, mut pause, mut asked) = (0, 0_u64, 0_u64, 0);
+    while secs < 24 * 3600 {
+        let line = lines.get(at).expect("the script never ends by itself");
+        at += 1;
+        if line.starts_with(['#', ':']) {
+            continue;
+        }
+        let mut words = line.split(' ').peekable();
+        let (mut ok, mut process) = (true, true);
+        loop {
+            let command: Vec<&str> = std::iter::from_fn(|| words.next_if(|word| !["&&", "||"].contains(word))).collect();
+            match command.as_slice() {
+                _ if !process => {}
+                [] | ["echo", ..] => ok = true,
+                ["set", "kpause:int32", first] => ok = first.parse().map(|first| pause = first).is_ok(),
+                ["inc", "kpause", more] => ok = more.parse::<u64>().map(|more| pause += more).is_ok(),
+                ["isset", "${netX/ip}"] => ok = false,
+                ["iseq", "${kpause}", most] => ok = most.parse() == Ok(pause),
+                ["sleep", "${kpause}"] => {
+                    secs += pause;
+                    ok = true;
+                }
+                ["goto", label] => {
+                    at = lines.iter().position(|line| *line == format!(":{label}")).expect("its label");
+                    break;
+                }
+                ["dhcp"] => {
+                    asked += 1;
+                    ok = secs >= forwards;
+                }
+                ["chain", "--autofree", _] if secs >= served => return (secs, asked),
+                ["chain", "--autofree", _] => ok = false,
+                other => panic!("{other:?}: not known here"),
+            }
+            process = match words.next() {
+                Some("&&") => ok,
+                Some(_) => !ok,
+                None => break assert!(ok, "the script ends at {line}"),
+            };
+        }
+    }
+    panic!("a day has passed")
+}
+
+#[test]
+fn barclamp_provisioner_2_a_switch_port_with_spanning_tree_only_delays_the_boot() {
+    for forwards in [0, 15, 30, 50, 90, 600, 3600] {
+        let (secs, asked) = autoexec_runs(forwards, 0);
+        assert!((forwards..=forwards + 30).contains(&secs) && asked > 0, "{forwards}: {secs} s, {asked} times");
+    }
+    // Nor does a boot server that starts later than its machines, as after a power cut.
+    let (secs, _) = autoexec_runs(40, 400);
+    assert!((400..=430).contains(&secs), "{secs}");
+}
+
 /// The commands of a script, without their values.
 fn shape(script: &str) -> Vec<String> {
     script.lines().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect()

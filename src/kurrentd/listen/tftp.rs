@@ -180,6 +180,18 @@ mod tests {
         }
     }
 
+    /// iPXE asks for this name beside the loader that it is, before anything else, and stops when it hears an error.
+    #[tokio::test]
+    async fn tinkerbell_424_autoexec_ipxe_is_there_over_tftp_as_clients_write_it() {
+        let bench = crate::boot_plane::tests::Bench::new(false);
+        let names = Names { shared: bench.plane.shared().clone(), quiet: Mutex::new(Quiet::default()) };
+        let script = kurrent_core::ipxe::autoexec(SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 80)).into_bytes();
+        for name in ["autoexec.ipxe", "/autoexec.ipxe", "\\autoexec.ipxe", "AUTOEXEC.IPXE"] {
+            let found = names.find(Ipv4Addr::new(10, 77, 0, 200).into(), Some(name));
+            assert!(matches!(&found, Found::Octets(octets) if *octets == script), "{name}");
+        }
+    }
+
     #[test]
     fn only_the_boot_network_relayed_subnets_and_what_is_allowed_are_answered() {
         let mut config = Config::default();

@@ -65,6 +65,18 @@ fn the_range_is_asked_through_once_and_users_of_addresses_again() {
     assert_eq!(burst, usize::try_from(MAX_BURST).unwrap());
 }
 
+/// A ping before the OFFER costs seconds; here the question leaves with it.
+#[test]
+fn opnsense_9872_an_address_that_was_never_asked_for_is_offered_at_once() {
+    let mut world = World::with_range(100, 101);
+    let mut conflicts = Conflicts::new(&world.config.dhcp.local);
+    for last in 1..=2 {
+        let decision = world.ask(&request(1, mac(last), &[]), at(0));
+        let (offer, _) = decision.reply.expect("an OFFER, with nothing else to happen first");
+        assert!(decision.reason == Reason::Offered && conflicts.ask_with_offer(offer.yiaddr, at(0).mono), "{last}");
+    }
+}
+
 #[test]
 fn an_offer_of_an_address_that_somebody_uses_is_taken_back_and_another_one_is_offered() {
     let mut world = World::with_range(100, 101);

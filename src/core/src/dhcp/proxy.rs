@@ -173,6 +173,29 @@ fn tell(request: &Request, source: SocketAddrV4, view: &View<'_>) -> Result<(Pac
     Ok((packet, SocketAddrV4::new(to, source.port())))
 }
 
+/// What an operator can do about a machine, and `more` others, that was offered a boot file and never came for it.
+///
+/// The ROM of a Raspberry Pi up to 3 asks whoever gave its address for its files, whatever a proxy says (raspberrypi/firmware
+/// 1265), and takes the first offer that names a server (1699): only the other server can help.
+#[must_use]
+pub fn hint(mac: MacAddr, more: usize, own: Ipv4Addr) -> String {
+    let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let begin = format!("{mac}{others} was offered a boot file and never came for it: ");
+    let server_mode = "or stop it there and set spec.dhcp.mode to server";
+    if pxe::is_raspberry_pi_mac(mac) {
+        return format!(
+            "{begin}it is a Raspberry Pi, and one up to 3 asks the server that gave its address for its files, not a proxy. \
+             Set in the other DHCP server next server and option 66 to {own}, option 60 to PXEClient and in option 43 a boot menu \
+             with the entry \"Raspberry Pi Boot\"; {server_mode}"
+        );
+    }
+    format!(
+        "{begin}its firmware may ignore proxy offers, get no address, or find UDP 4011 or 69 shut. \
+         Set in the other DHCP server next server and option 66 to {own}, option 67 to snponly.efi (x64 UEFI) or undionly.kpxe (BIOS); \
+         {server_mode}"
+    )
+}
+
 /// Options 54, 60, 97 and what it boots.
 fn answer(request: &Request, kind: ReplyKind, own: Ipv4Addr, boot: &BootFile) -> Packet {
     let mut packet = msg::head(request, kind, own);

@@ -98,6 +98,20 @@ fn a_raspberry_pi_gets_its_menu_entry_from_a_proxy_too() {
 }
 
 #[test]
+fn raspberrypi_firmware_1265_the_hint_says_that_the_rom_of_a_pi_3_asks_the_server_of_its_address() {
+    let said = hint(MacAddr([0xb8, 0x27, 0xeb, 0x2f, 0xaa, 0xeb]), 0, SERVER);
+    assert!(
+        said.starts_with("b8:27:eb:2f:aa:eb was offered") && said.contains("\"Raspberry Pi Boot\"") && said.contains("10.77.0.1"),
+        "{said}"
+    );
+    let said = hint(mac(1), 2, SERVER);
+    assert!(
+        said.starts_with("02:00:00:00:00:01 and 2 more was") && said.contains("undionly.kpxe") && !said.contains("Raspberry"),
+        "{said}"
+    );
+}
+
+#[test]
 fn who_does_not_boot_from_the_network_never_hears_of_a_proxy() {
     let world = World::default();
     for kind in [1, 3, 4, 7, 8] {

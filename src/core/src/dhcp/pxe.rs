@@ -119,7 +119,7 @@ pub fn identify(options: &Options, mac: Option<MacAddr>) -> Client {
 /// that runs UEFI says 11 and is firmware like any other.
 fn is_raspberry_pi(options: &Options, class: &[u8], mac: Option<MacAddr>) -> bool {
     let named = options.bytes(option::CLIENT_MACHINE_ID).is_some_and(|id| id.starts_with(RASPBERRY_PI_MACHINE_ID));
-    if !named && !mac.is_some_and(|MacAddr([a, b, c, ..])| RASPBERRY_PI_OUIS.contains(&[a, b, c])) {
+    if !named && !mac.is_some_and(is_raspberry_pi_mac) {
         return false;
     }
     if class.starts_with(CLASS_PXE) {
@@ -127,6 +127,11 @@ fn is_raspberry_pi(options: &Options, class: &[u8], mac: Option<MacAddr>) -> boo
     }
     let wanted = options.bytes(option::PARAMETER_LIST).unwrap_or_default();
     class.is_empty() && [option::VENDOR_SPECIFIC, option::TFTP_SERVER_NAME].iter().all(|code| wanted.contains(code))
+}
+
+/// Whether a MAC is of one of Raspberry Pi's blocks.
+pub(super) fn is_raspberry_pi_mac(MacAddr([a, b, c, ..]): MacAddr) -> bool {
+    RASPBERRY_PI_OUIS.contains(&[a, b, c])
 }
 
 /// The boot item that a client on port 4011 asks for: its answer holds the same (PXE 2.1 section 2.2.5).

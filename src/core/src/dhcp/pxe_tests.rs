@@ -166,6 +166,19 @@ fn raspberrypi_firmware_801_1265_its_rom_finds_the_menu_entry_that_it_looks_for_
     assert!(decode(&offer(all[0], SOMEBODY)).unwrap().options.bytes(43).is_none());
 }
 
+/// iPXE waits seconds for a proxy's offer after a server's, unless it is told that there is none. A proxy must not say so.
+#[test]
+fn barclamp_provisioner_2_ipxe_is_told_by_the_server_that_there_is_no_proxy() {
+    let told = |list: List<'_>| decode(&offer(list, SOMEBODY)).unwrap().options.bytes(option::IPXE_ENCAPSULATED).map(<[u8]>::to_vec);
+    assert_eq!(told(&[(60, b"PXEClient"), (77, b"iPXE"), (93, &[0, 7])]), Some(vec![176, 1, 1]));
+    assert_eq!(told(&[(60, b"PXEClient"), (93, &[0, 0]), (175, &[18, 1, 1])]), Some(vec![176, 1, 1]), "an option ROM");
+    assert_eq!(told(&[(60, b"PXEClient"), (93, &[0, 7])]), None);
+    let world = World::default();
+    let view = super::super::proxy::View { config: &world.config, ledger: &world.ledger };
+    let (answer, _) = super::super::proxy::decide(&request(1, SOMEBODY, &[(60, b"PXEClient"), (77, b"iPXE"), (93, &[0, 7])]), &view);
+    assert!(answer.unwrap().0.options.bytes(option::IPXE_ENCAPSULATED).is_none());
+}
+
 #[test]
 fn a_raspberry_pi_is_known_by_its_machine_id_and_one_that_runs_uefi_or_a_system_is_no_rom() {
     let id = b"\0RPi4\x14\x31\xc0\x00\x03\x02\x01\x32\x01\x02\x03\x04";

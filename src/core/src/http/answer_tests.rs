@@ -98,7 +98,7 @@ fn netboot_10_head_says_the_length_that_get_has() {
 }
 
 #[test]
-fn only_204_has_no_length_and_no_status_is_a_redirect() {
+fn rpi_eeprom_475_no_status_is_a_redirect_and_only_204_has_no_length() {
     for status in [
         Status::Ok,
         Status::NoContent,
@@ -117,7 +117,7 @@ fn only_204_has_no_length_and_no_status_is_a_redirect() {
     ] {
         let text = written(Answer::empty(status), true, None);
         assert_eq!(text.contains("Content-Length: 0\r\n"), status != Status::NoContent, "{text}");
-        assert!(!text.starts_with("HTTP/1.1 3") && text.contains(DATE), "rpi-eeprom 475: {text}");
+        assert!(!text.starts_with("HTTP/1.1 3") && text.contains(DATE), "{text}");
     }
 }
 

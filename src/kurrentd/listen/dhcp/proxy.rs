@@ -149,14 +149,8 @@ impl Proxy {
         match self.unanswered.overdue(now.mono) {
             None => self.shared.faults.clear(PART),
             Some((mac, all)) => {
-                let others = if all > 1 { format!(" and {} more", all - 1) } else { String::new() };
                 let own = self.shared.config.boot_network.address;
-                let what = format!(
-                    "{mac}{others} was offered a boot file and never came for it: its firmware may ignore proxy offers, get no address, or find UDP 4011 or 69 shut. \
-                     Set in the other DHCP server next server and option 66 to {own}, option 67 to snponly.efi (x64 UEFI) or undionly.kpxe (BIOS); \
-                     or stop it there and set spec.dhcp.mode to server"
-                );
-                self.shared.faults.set(PART, what);
+                self.shared.faults.set(PART, proxy::hint(mac, all.saturating_sub(1), own));
             }
         }
     }

@@ -124,6 +124,39 @@ async fn absolute_urls_are_taken_whatever_their_host() {
     assert_eq!(server.get("ftp://10.77.0.1/boot.ipxe", "").await.status, 400);
 }
 
+/// A server that corrects a path by a redirect (301 for a doubled slash, a folder without its own) ends such a boot.
+#[tokio::test]
+async fn rpi_eeprom_475_no_path_is_answered_with_a_redirect() {
+    let server = served(LIMITS).await;
+    server.put("snponly.efi", b"MZ loader");
+    for path in [
+        "/files/snponly.efi",
+        "/files//snponly.efi",
+        "//files/snponly.efi",
+        "/files",
+        "/files/",
+        "/",
+        "/stage1",
+        "/boot.ipxe/",
+        "/files/./x",
+    ] {
+        let reply = server.get(path, "").await;
+        assert!(matches!(reply.status, 200 | 404) && reply.header("Location").is_none(), "{path}: {}", reply.head);
+    }
+}
+
+/// iPXE asks for this name beside the loader that it is, before anything else, and stops when it hears an error.
+#[tokio::test]
+async fn tinkerbell_424_autoexec_ipxe_is_there_over_http_beside_the_loader() {
+    let server = served(LIMITS).await;
+    let config = &server.bench.plane.shared().config;
+    let script = kurrent_core::ipxe::autoexec(std::net::SocketAddrV4::new(config.boot_network.address, config.boot_port));
+    let reply = server.get("/files/autoexec.ipxe", "").await;
+    assert_eq!((reply.status, reply.text()), (200, script.clone()));
+    let head = Reply::of(&server.raw(b"HEAD /files/autoexec.ipxe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await);
+    assert_eq!((head.status, head.header("Content-Length")), (200, Some(script.len().to_string().as_str())));
+}
+
 /// Older `curl` asks so for each form over 1 KiB, and waits a second when it hears nothing.
 #[tokio::test]
 async fn who_waits_for_100_continue_hears_it() {
@@ -140,9 +173,9 @@ async fn who_waits_for_100_continue_hears_it() {
     assert_eq!(Reply::of(&rest).status, 404);
 }
 
-/// ipxe 1023, 1545: NICs that hang at full speed. Two connections of one device share its rate.
+/// NICs that hang at full speed. Two connections of one device share its rate.
 #[tokio::test]
-async fn ipxe_1023_a_device_gets_no_more_than_its_rate_over_all_its_connections() {
+async fn ipxe_1023_1545_a_device_gets_no_more_than_its_rate_over_all_its_connections() {
     const RATE: u64 = 2_000_000;
     const EACH: usize = 400_000;
     let server = served_by(Bench::with(Config { device_rate: Some(RATE), ..Config::default() }), LIMITS).await;
