@@ -3,11 +3,11 @@
 
 use crate::audit::Event;
 use crate::backup::swap::Swapped;
+use crate::boot_link;
 use crate::shared::{Shared, SharedRef};
-use anyhow::{Context, anyhow, bail};
-use kurrent_core::config::{Config, DhcpMode, Dhcpv6Mode, InterfaceChoice, Ipv6};
+use anyhow::{Context, anyhow};
+use kurrent_core::config::{Config, DhcpMode, Dhcpv6Mode, Ipv6};
 use std::future::Future;
-use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -104,20 +104,11 @@ fn allow_open_files() {
 fn boot_network(shared: &SharedRef) {
     match shared.config.dhcp.mode {
         DhcpMode::Server => {
-            keep(shared, "dhcp", |shared| async move {
-                let interface = boot_interface(&shared.config)?;
-                crate::listen::dhcp::serve(shared, interface).await
-            });
-            keep(shared, "pxe", |shared| async move {
-                let interface = boot_interface(&shared.config)?;
-                crate::listen::dhcp::pxe_port::serve(shared, interface).await
-            });
+            keep(shared, "dhcp", |shared| boot_link::serve(shared, boot_link::find, crate::listen::dhcp::serve));
+            keep(shared, "pxe", |shared| boot_link::serve(shared, boot_link::find, crate::listen::dhcp::pxe_port::serve));
         }
         DhcpMode::Proxy => {
-            keep(shared, "dhcp", |shared| async move {
-                let interface = boot_interface(&shared.config)?;
-                crate::listen::dhcp::proxy::serve(shared, interface).await
-            });
+            keep(shared, "dhcp", |shared| boot_link::serve(shared, boot_link::find, crate::listen::dhcp::proxy::serve));
         }
         DhcpMode::Off => {}
     }
@@ -128,16 +119,12 @@ fn boot_network(shared: &SharedRef) {
         boot_network6(shared, &ipv6);
     }
     if shared.config.dhcp.mode != DhcpMode::Off {
-        keep(shared, "dhcp-rivals", |shared| async move {
-            let interface = boot_interface(&shared.config)?;
-            crate::listen::rivals::serve(shared, interface).await
-        });
+        keep(shared, "dhcp-rivals", |shared| boot_link::serve(shared, boot_link::find, crate::listen::rivals::serve));
     }
     if shared.config.tftp.enabled {
-        keep(shared, "tftp", |shared| async move {
-            let interface = boot_interface(&shared.config)?;
-            let address = shared.config.boot_network.address.into();
-            crate::listen::tftp::serve(shared, interface, address).await
+        let address = shared.config.boot_network.address.into();
+        keep(shared, "tftp", move |shared| {
+            boot_link::serve(shared, boot_link::find, move |shared, interface| crate::listen::tftp::serve(shared, interface, address))
         });
     }
     keep(shared, "target-task", |shared| crate::reconcile::serve(shared, crate::reconcile::Kernel::real()));
@@ -146,31 +133,25 @@ fn boot_network(shared: &SharedRef) {
 
 /// Starts what serves the boot network over IPv6; the boot plane listens there itself.
 fn boot_network6(shared: &SharedRef, ipv6: &Ipv6) {
+    let address = ipv6.address;
+    let find = move |config: &Config| boot_link::find6(config, address);
     if ipv6.dhcp != Dhcpv6Mode::Off {
         let ipv6 = ipv6.clone();
         keep(shared, "dhcp6", move |shared| {
             let ipv6 = ipv6.clone();
-            async move {
-                let interface = boot_interface6(&shared.config, ipv6.address)?;
-                crate::listen::dhcp6::serve(shared, ipv6, interface).await
-            }
+            boot_link::serve(shared, find, move |shared, interface| crate::listen::dhcp6::serve(shared, ipv6, interface))
         });
     }
     if ipv6.router_advertisements {
         let ipv6 = ipv6.clone();
         keep(shared, "router-advertisements", move |shared| {
             let ipv6 = ipv6.clone();
-            async move {
-                let interface = boot_interface6(&shared.config, ipv6.address)?;
-                crate::listen::ra::serve(shared, ipv6, interface).await
-            }
+            boot_link::serve(shared, find, move |shared, interface| crate::listen::ra::serve(shared, ipv6, interface))
         });
     }
     if shared.config.tftp.enabled {
-        let address = ipv6.address;
-        keep(shared, "tftp6", move |shared| async move {
-            let interface = boot_interface6(&shared.config, address)?;
-            crate::listen::tftp::serve(shared, interface, address.into()).await
+        keep(shared, "tftp6", move |shared| {
+            boot_link::serve(shared, find, move |shared, interface| crate::listen::tftp::serve(shared, interface, address.into()))
         });
     }
 }
@@ -205,48 +186,6 @@ where
             tokio::time::sleep(Duration::from_secs(pause)).await;
         }
     })
-}
-
-/// The NIC that has the boot network's address; whoever set the address (PID 1, or the host's administrator) chose it.
-///
-/// # Errors
-/// None has it, or another one than the configuration says.
-pub fn boot_interface(config: &Config) -> anyhow::Result<String> {
-    let network = &config.boot_network;
-    let address = network.address;
-    let found = kurrent_sys::link::addresses()?.into_iter().find(|a| a.address == address);
-    let Some(found) = found else {
-        bail!(
-            "no NIC has the boot network's address {address}; give it one (ip address add {address}/{} dev NIC), or correct spec.networking.boot",
-            network.prefix
-        );
-    };
-    let links = kurrent_sys::link::links()?;
-    let link = links.into_iter().find(|l| l.index == found.index).with_context(|| format!("{address} is not on an Ethernet NIC"))?;
-    let right = match &network.interface {
-        InterfaceChoice::Name(name) => *name == link.name,
-        InterfaceChoice::Mac(mac) => link.mac == Some(*mac),
-        InterfaceChoice::Link => true,
-    };
-    if !right {
-        bail!(
-            "the boot network's address {address} is on {}, not on the NIC of spec.networking.boot.interface; move one of them",
-            link.name
-        );
-    }
-    Ok(link.name)
-}
-
-/// [`boot_interface`], which must have the IPv6 address, too: what we name in offers and prefixes must be there.
-fn boot_interface6(config: &Config, address: Ipv6Addr) -> anyhow::Result<String> {
-    let interface = boot_interface(config)?;
-    let index = kurrent_sys::link::link(&interface)?.index;
-    if !kurrent_sys::link::addresses6()?.iter().any(|a| a.index == index && a.address == address) {
-        bail!(
-            "{interface} has not the boot network's address {address}, or another machine has it; give it one (ip address add {address}/64 dev {interface} nodad), or correct spec.networking.boot.address6"
-        );
-    }
-    Ok(interface)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ pub mod api;
 pub mod artifacts;
 pub mod audit;
 pub mod backup;
+pub mod boot_link;
 pub mod boot_plane;
 pub mod challenges;
 pub mod config_file;

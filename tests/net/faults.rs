@@ -76,3 +76,26 @@ fn a_taken_port_stops_only_what_needs_it_and_is_tried_again() -> Result<()> {
     net.passed();
     Ok(())
 }
+
+/// A driver that was loaded again, a virtual NIC that was plugged anew: sockets on the old one hear nothing, and are told nothing.
+#[test]
+fn what_serves_the_boot_network_begins_anew_on_a_nic_that_was_put_in_again() -> Result<()> {
+    let net = Net::new("replug")?;
+    let _daemon = net.serve()?;
+    ensure!(has_lease(&net.client(MAC)?)?, "no lease at first");
+    net.ip(&["link", "delete", "boot"])?;
+    wait_for("a fault that says what is missing", || status(&net).contains("no NIC has the boot network's address 10.77.0.1"))?;
+    net.ip(&["link", "add", "boot", "type", "bridge", "stp_state", "0", "forward_delay", "0"])?;
+    net.ip(&["addr", "add", "10.77.0.1/24", "dev", "boot"])?;
+    net.ip(&["link", "set", "boot", "up"])?;
+    let client = net.client("52:54:00:00:01:02")?;
+    wait_for("a lease on the new NIC", || has_lease(&client).unwrap_or(false))?;
+    client.address("10.77.0.20/24")?;
+    let fetched = || {
+        client.output("curl", &["-s", "-f", "-m", "2", "-o", "/dev/null", "tftp://10.77.0.1/snponly.efi"]).is_ok_and(|o| o.status.success())
+    };
+    wait_for("TFTP on the new NIC", fetched)?;
+    wait_for("no fault any more", || !status(&net).contains("no NIC has"))?;
+    net.passed();
+    Ok(())
+}
