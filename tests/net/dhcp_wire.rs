@@ -153,3 +153,34 @@ fn replies_are_larger_than_576_octets_only_where_option_57_allows_it() -> Result
     net.passed();
     Ok(())
 }
+
+/// A `ciaddr` that nobody answers ARP for would wait in the kernel for three seconds, in a buffer that all answers share.
+#[test]
+fn forged_addresses_of_absent_hosts_are_answered_without_arp_and_hold_up_nobody() -> Result<()> {
+    let net = Net::new("absent-hosts")?;
+    let _daemon = net.serve()?;
+    let client = net.client("52:54:00:00:07:01")?;
+    let mut nic = Wire::in_netns(&client.netns, "eth0")?;
+    let inform = |last: u8, xid| Packet { ciaddr: Ipv4Addr::new(10, 77, 0, last), flags: 0, ..message(8, MAC, xid, &[]) };
+    for round in 0..4_u32 {
+        for last in 2..=250_u8 {
+            nic.send(&request_frame(&wire::encode(&inform(last, 0x1000 * (round + 1) + u32::from(last)), 1472)))?;
+        }
+    }
+    let offer = ask(&mut nic, &message(DISCOVER, MAC, 1, &[]))?;
+    ensure!(kind(&offer.packet) == OFFER);
+    let told = ask(&mut nic, &inform(9, 2))?;
+    ensure!((kind(&told.packet), told.to_mac, told.to) == (ACK, MAC, Ipv4Addr::new(10, 77, 0, 9)), "{told:?}");
+    // Port 4011 is asked from that address.
+    let mut question = request_frame(&wire::encode(&message(REQUEST, MAC, 3, &[(60, b"PXEClient"), (93, &[0, 7])]), 1472));
+    question[26..34].copy_from_slice(&[10, 77, 0, 9, 10, 77, 0, 1]);
+    question[36..38].copy_from_slice(&4011_u16.to_be_bytes());
+    question[24..26].copy_from_slice(&[0, 0]);
+    let checksum = u16::try_from(!sum(&question[14..34]) & 0xffff).unwrap_or_default().to_be_bytes();
+    question[24..26].copy_from_slice(&checksum);
+    nic.send(&question)?;
+    let from_4011 = |frame: &[u8]| frame.get(34..36) == Some(&4011_u16.to_be_bytes()) && frame.get(..6) == Some(&MAC);
+    nic.receive(DEADLINE, from_4011)?.context("an answer from port 4011")?;
+    net.passed();
+    Ok(())
+}

@@ -55,16 +55,13 @@ enum Waiting {
 /// No such interface, port in use, missing privilege, lease file unusable: each says what to do.
 pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     let link = kurrent_sys::link::link(&interface).context("DHCP: check spec.networking in kurrent.yaml against `ip link`")?;
-    let port = Port::open(&interface, link.index, shared.config.boot_network.address)?;
+    let port = Port::open(&interface, link.index, &shared.config.boot_network)?;
     let reader = port.reader()?;
     let path = shared.config.state_dir.join("leases");
     let (records, writer) = leases::open(&path).context("DHCP gives no addresses")?;
     let (dhcp, own) = (&shared.config.dhcp, shared.config.boot_network.address);
-    let mut table = Leases::restore(dhcp, own, &records, clock::now());
     let ledger = shared.ledger.snapshot();
-    for (mac, device) in &ledger.devices {
-        table.heed(*mac, Some(device));
-    }
+    let table = Leases::restore(dhcp, own, &records, &ledger, clock::now());
     shared.leases.store(Arc::new(table.holders().collect()));
     tracing::info!(%interface, address = %own, leases = records.len(), "DHCP: serving");
     let watch = Watch::open(&shared, &link);

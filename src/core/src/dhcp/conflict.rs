@@ -5,9 +5,10 @@
 //! for already; one that was not is asked for together with its OFFER, and taken back when somebody answers.
 //!
 //! Whoever answers may be forged. So what can be kept from us this way is bounded: a quarter of the range, [`MAX_OF_ONE`]
-//! addresses of one MAC (beyond that it answers for everything, as proxy ARP does, and counts for nothing), never what was given
-//! or is reserved, and all of it expires.
+//! addresses of one MAC (beyond that it answers for everything, as proxy ARP does, and what it says more counts for nothing), never
+//! what was given or is reserved, never for the machine itself that uses the address, and all of it expires.
 
+use super::lease::{Leases, State};
 use crate::config::Subnet;
 use crate::id::MacAddr;
 use crate::time::{Mono, Now, Wall};
@@ -40,12 +41,47 @@ pub struct Conflict {
     pub address: Ipv4Addr,
     /// Who.
     pub mac: MacAddr,
-    /// Whose it is by our table; absent: nobody's, and it is not given out meanwhile.
+    /// Whose it is: given to this machine, or reserved for it. Absent: nobody's, and it is not given out meanwhile.
     pub given_to: Option<MacAddr>,
     /// When it was heard last.
     pub last: Wall,
+    since: Mono,
     heard_at: Mono,
     asked_at: Mono,
+}
+
+/// Whose an address is by the lease table and the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody's.
+    Nobody,
+    /// Merely offered to this one.
+    Offered(MacAddr),
+    /// Reserved for this one, and given to nobody.
+    Reserved(MacAddr),
+    /// Given to this one.
+    Given(MacAddr),
+}
+
+impl Owner {
+    /// By this table.
+    #[must_use]
+    pub fn of(address: Ipv4Addr, leases: &Leases) -> Self {
+        let lease = leases.lease(address).map(|lease| (lease.state == State::Offered, lease.holder.mac));
+        match (lease, leases.reserved_for(address)) {
+            (Some((false, mac)), _) => Self::Given(mac),
+            (_, Some(mac)) => Self::Reserved(mac),
+            (Some((true, mac)), None) => Self::Offered(mac),
+            (None, None) => Self::Nobody,
+        }
+    }
+
+    fn mac(self) -> Option<MacAddr> {
+        match self {
+            Self::Nobody => None,
+            Self::Offered(mac) | Self::Reserved(mac) | Self::Given(mac) => Some(mac),
+        }
+    }
 }
 
 /// What follows from a claim.
@@ -57,6 +93,8 @@ pub enum Finding {
     Avoid,
     /// It was given to another machine: people are told, its holder keeps it.
     UsedByAnother(MacAddr),
+    /// It is reserved for another machine, and is given to that all the same: people are told.
+    ReservedForAnother(MacAddr),
     /// As much as may be avoided is avoided already.
     TooMany,
     /// This one answers for everything: nothing is avoided for its sake any more.
@@ -84,13 +122,16 @@ impl Conflicts {
         Self { most, found, asked, for_all, burst: Default::default(), next: Some(0) }
     }
 
-    /// `mac` says that it has `address`. `holder`: whose it is by the lease table, `given`: whether it was given, not merely
-    /// offered.
-    pub fn claimed(&mut self, address: Ipv4Addr, mac: MacAddr, holder: Option<MacAddr>, given: bool, now: Now) -> Finding {
-        if holder == Some(mac) || self.for_all.get(&mac).is_some_and(|since| now.mono.since(*since) < AVOID_FOR) {
+    /// `mac` says that it has `address`, which is this owner's.
+    pub fn claimed(&mut self, address: Ipv4Addr, mac: MacAddr, owner: Owner, now: Now) -> Finding {
+        if owner.mac() == Some(mac) {
             return Finding::Nothing;
         }
-        let given_to = holder.filter(|_| given);
+        let (given_to, finding) = match owner {
+            Owner::Nobody | Owner::Offered(_) => (None, Finding::Avoid),
+            Owner::Reserved(mac) => (Some(mac), Finding::ReservedForAnother(mac)),
+            Owner::Given(mac) => (Some(mac), Finding::UsedByAnother(mac)),
+        };
         match self.found.get_mut(&address) {
             Some(known) if known.mac == mac && known.given_to == given_to => {
                 (known.last, known.heard_at) = (now.wall, now.mono);
@@ -100,20 +141,35 @@ impl Conflicts {
             Some(known) if known.mac != mac && now.mono.since(known.heard_at) < ASK_AGAIN => return Finding::Nothing,
             Some(_) | None => {}
         }
-        let of_mac: Vec<Ipv4Addr> = self.found.values().filter(|c| c.mac == mac).map(|c| c.address).collect();
-        if of_mac.len() >= MAX_OF_ONE {
-            if self.for_all.len() >= MAX_FOR_ALL {
-                self.for_all.pop_first();
-            }
-            self.for_all.insert(mac, now.mono);
-            self.found.retain(|_, conflict| conflict.mac != mac);
-            return Finding::AnswersForAll(of_mac);
+        if self.for_all.get(&mac).is_some_and(|since| now.mono.since(*since) < AVOID_FOR) {
+            return Finding::Nothing;
         }
-        if !self.found.contains_key(&address) && self.found.len() >= self.most {
+        if self.found.values().filter(|c| c.mac == mac && c.address != address).count() >= MAX_OF_ONE {
+            return self.answers_for_all(mac, now.mono);
+        }
+        // What is given out all the same takes no place from what must not be.
+        let kept_from_us = |given_to: Option<MacAddr>| given_to.is_none();
+        let same_kind = |known: &&Conflict| known.address != address && kept_from_us(known.given_to) == kept_from_us(given_to);
+        let most = if kept_from_us(given_to) { self.most } else { MAX_AVOIDED };
+        if self.found.values().filter(same_kind).count() >= most {
             return Finding::TooMany;
         }
-        self.found.insert(address, Conflict { address, mac, given_to, last: now.wall, heard_at: now.mono, asked_at: now.mono });
-        given_to.map_or(Finding::Avoid, Finding::UsedByAnother)
+        let since = self.found.get(&address).filter(|known| known.mac == mac).map_or(now.mono, |known| known.since);
+        self.found.insert(address, Conflict { address, mac, given_to, last: now.wall, since, heard_at: now.mono, asked_at: now.mono });
+        finding
+    }
+
+    /// What it said while it said so much counts for nothing. What was known of it before stays: the burst may be another's, who
+    /// wants to free the addresses that this one uses.
+    fn answers_for_all(&mut self, mac: MacAddr, now: Mono) -> Finding {
+        if self.for_all.len() >= MAX_FOR_ALL {
+            self.for_all.pop_first();
+        }
+        self.for_all.insert(mac, now);
+        let burst = |c: &Conflict| c.mac == mac && now.since(c.since) < ASK_AGAIN;
+        let freed = self.found.values().filter(|c| burst(c)).map(|c| c.address).collect();
+        self.found.retain(|_, conflict| !burst(conflict));
+        Finding::AnswersForAll(freed)
     }
 
     /// Whether to ask for an address that is being offered. Afterwards it counts as asked for.
@@ -162,9 +218,10 @@ impl Conflicts {
         self.next.is_some()
     }
 
-    /// Forgets who was not heard for long; the addresses that need not be avoided any more.
-    pub fn expire(&mut self, now: Mono) -> Vec<Ipv4Addr> {
-        let over: Vec<Ipv4Addr> = self.found.values().filter(|c| now.since(c.heard_at) >= AVOID_FOR).map(|c| c.address).collect();
+    /// Forgets who was not heard for long, and who was given by now what it used; the addresses that need not be avoided any more.
+    pub fn expire(&mut self, owner: impl Fn(Ipv4Addr) -> Owner, now: Mono) -> Vec<Ipv4Addr> {
+        let is_over = |c: &Conflict| now.since(c.heard_at) >= AVOID_FOR || owner(c.address) == Owner::Given(c.mac);
+        let over: Vec<Ipv4Addr> = self.found.values().filter(|c| is_over(c)).map(|c| c.address).collect();
         for address in &over {
             self.found.remove(address);
         }

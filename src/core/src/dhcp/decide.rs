@@ -8,7 +8,7 @@
 
 use super::address::{Destination, destination};
 use super::holder::Holder;
-use super::lease::{Change, Claim, FOREVER_SECS, Leases, Pick, Quarantine, Standing, State};
+use super::lease::{Change, Claim, FOREVER_SECS, Lease, Leases, Pick, Quarantine, Standing, State};
 use super::msg::{self, ReplyKind, Request, RequestKind, Terms};
 use super::pool::SubnetId;
 use super::pxe::{self, Client};
@@ -155,6 +155,10 @@ impl Case<'_> {
 
     fn claim(&self, address: Ipv4Addr) -> Claim {
         self.view.leases.claim(self.holder, self.subnet, address, self.now.mono)
+    }
+
+    fn is_own(&self, lease: &Lease) -> bool {
+        self.view.leases.is_own(lease, self.holder, self.subnet)
     }
 
     /// Its address here, or the one that it was offered.
@@ -309,7 +313,7 @@ impl Case<'_> {
             }
             Claim::Free => self.acknowledge_free(address),
             // It runs on the address, so it was not this machine that declined it.
-            Claim::Taken if self.view.leases.lease(address).is_some_and(|l| l.state == State::Declined && l.holder == self.holder) => {
+            Claim::Taken if self.view.leases.lease(address).is_some_and(|l| l.state == State::Declined && self.is_own(l)) => {
                 self.grant(ReplyKind::Ack, address)
             }
             Claim::Taken => self.refuse(Reason::Taken, "address is another's now"),
@@ -351,7 +355,7 @@ impl Case<'_> {
         if self.request.server_id.is_some_and(|server| !self.means_us(server)) {
             return Some(Reason::OtherServer);
         }
-        let bound = self.view.leases.lease(address).is_some_and(|l| l.state == State::Bound && l.holder == self.holder);
+        let bound = self.view.leases.lease(address).is_some_and(|l| l.state == State::Bound && self.is_own(l));
         (!bound).then_some(Reason::NotHolder)
     }
 

@@ -299,11 +299,11 @@ fn leases_survive_a_restart_and_none_is_longer_than_a_lease() {
     let records = [1, 2]
         .map(|n| world.leases.apply(Change::Bind { holder: mac(n).into(), address: address(99 + n), secs: 3600 }, at(n.into())).unwrap());
     let late = Now { mono: at(5).mono, wall: at(3602).wall };
-    let restored = Leases::restore(&world.config.dhcp, SERVER, &records, late);
+    let restored = Leases::restore(&world.config.dhcp, SERVER, &records, &world.ledger, late);
     assert_eq!(restored.lease(address(100)).unwrap().until, late.mono);
     assert_eq!(restored.address_of(mac(2).into(), SubnetId::LOCAL), Some(address(101)));
     let early = Now { mono: at(5).mono, wall: crate::time::Wall::UNIX_EPOCH };
-    let restored = Leases::restore(&world.config.dhcp, SERVER, &records, early);
+    let restored = Leases::restore(&world.config.dhcp, SERVER, &records, &world.ledger, early);
     assert_eq!(restored.lease(address(100)).unwrap().until, at(3605).mono);
 }
 

@@ -75,3 +75,7 @@ impl Holder {
         if known || leases.count_of(mac, MAX_CLIENTS) < MAX_CLIENTS { one } else { machine }
     }
 }
+
+#[cfg(test)]
+#[path = "holder_tests.rs"]
+mod tests;

@@ -70,8 +70,20 @@ impl Pool {
 
     /// Whether one more address may be in quarantine: at most a quarter of the range.
     pub(super) fn quarantine_has_room(&self) -> bool {
-        let most = usize::try_from(self.range.len() / 4).unwrap_or(usize::MAX).max(1);
-        self.declined.iter().map(BTreeSet::len).sum::<usize>() < most
+        self.in_quarantine() < self.quarantine_most()
+    }
+
+    /// Whether more are than may be.
+    pub(super) fn quarantine_is_over(&self) -> bool {
+        self.in_quarantine() > self.quarantine_most()
+    }
+
+    fn in_quarantine(&self) -> usize {
+        self.declined.iter().map(BTreeSet::len).sum()
+    }
+
+    fn quarantine_most(&self) -> usize {
+        usize::try_from(self.range.len() / 4).unwrap_or(usize::MAX).max(1)
     }
 
     /// The address in quarantine that ends first for another's sake: of strangers, then of known devices; never a bound one's.

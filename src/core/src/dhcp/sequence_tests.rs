@@ -117,8 +117,7 @@ proptest! {
             let (who, behind) = (mac(n), relay > 0);
             if matches!(act, Act::Restart) {
                 let records: Vec<Record> = made.file.values().copied().collect();
-                world.leases = Leases::restore(&world.config.dhcp, SERVER, &records, at(now));
-                world.ledger.devices.iter().for_each(|(mac, device)| world.leases.heed(*mac, Some(device)));
+                world.leases = Leases::restore(&world.config.dhcp, SERVER, &records, &world.ledger, at(now));
                 // An offer is a promise of this run only.
                 made.offers.clear();
                 continue;

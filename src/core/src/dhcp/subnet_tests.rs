@@ -335,7 +335,7 @@ fn rfc_1534_bootp_gets_a_plain_reply_and_a_lease_without_end() {
     assert_eq!(encode(&reply, bootp(mac(1)).max_reply_bytes).len(), MIN_MESSAGE_BYTES);
     assert!(record.is_forever());
     let later = at(400 * 86_400);
-    let restored = Leases::restore(&world.config.dhcp, SERVER, &[record], later);
+    let restored = Leases::restore(&world.config.dhcp, SERVER, &[record], &world.ledger, later);
     assert!(restored.lease(reply.yiaddr).unwrap().until > later.mono.after(std::time::Duration::from_secs(40 * 365 * 86_400)));
     assert_eq!(offered(&mut world, mac(1), 9), reply.yiaddr, "its system has the same by DHCP");
 }

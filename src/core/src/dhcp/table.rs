@@ -1,15 +1,17 @@
 //! The lease table; its rules are in [`super::lease`].
 
+mod restore;
+
 use super::holder::Holder;
 use super::lease::{Change, Claim, Lease, Pick, Quarantine, Standing, State};
-use super::lease::{DECLINE_QUARANTINE, FOREVER_SECS, MAX_DECLINED_OF_BOUND, NEWCOMER_INTERVAL, OFFER_HOLD, RELEASE_REST};
+use super::lease::{DECLINE_QUARANTINE, MAX_DECLINED_OF_BOUND, NEWCOMER_INTERVAL, OFFER_HOLD, RELEASE_REST};
 use super::lease_file::{Record, RecordState};
 use super::pool::{Pool, SubnetId};
-use crate::config::Dhcp;
+use crate::config::{Dhcp, LeaseKey};
 use crate::id::MacAddr;
 use crate::ledger::Device;
 use crate::time::{Mono, Now};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -28,8 +30,9 @@ pub struct Leases {
     /// What the ledger says: standing and reserved address. Strangers are not in it.
     devices: HashMap<MacAddr, (Standing, Option<Ipv4Addr>)>,
     reserved: HashMap<Ipv4Addr, MacAddr>,
-    /// Used by machines that nobody gave them to; bounded by whoever finds them ([`super::conflict`]).
-    avoided: HashSet<Ipv4Addr>,
+    /// Used by these machines, which nobody gave them to; bounded by whoever finds them ([`super::conflict`]).
+    avoided: HashMap<Ipv4Addr, MacAddr>,
+    key: LeaseKey,
     newcomers: Newcomers,
 }
 
@@ -61,34 +64,10 @@ impl Leases {
             offers: BTreeSet::new(),
             devices: HashMap::new(),
             reserved: HashMap::new(),
-            avoided: HashSet::new(),
+            avoided: HashMap::new(),
+            key: dhcp.lease_key,
             newcomers: Newcomers::default(),
         }
-    }
-
-    /// What the lease file says. A record's remaining time is cut to the length of a lease of its subnet: a wall clock that was
-    /// wrong makes a lease longer or ends it, but an ended one still is its machine's (see the module's rule of reuse).
-    /// Records outside all subnets are forgotten.
-    #[must_use]
-    pub fn restore(dhcp: &Dhcp, own: Ipv4Addr, records: &[Record], now: Now) -> Self {
-        let mut leases = Self::new(dhcp, own);
-        // What a client has is what it was given last: a running lease before one that was given back.
-        let mut records: Vec<&Record> = records.iter().collect();
-        records.sort_by_key(|r| (r.state == RecordState::Bound, r.until));
-        for record in records {
-            let Some(subnet) = leases.subnet_of(record.address).and_then(|id| dhcp.subnets().nth(id.index())) else { continue };
-            let left = u64::try_from(record.until.as_second().saturating_sub(now.wall.as_second())).unwrap_or(0);
-            let (state, most) = match record.state {
-                RecordState::Bound if record.is_forever() => (State::Bound, u64::from(FOREVER_SECS)),
-                RecordState::Bound => (State::Bound, u64::from(subnet.lease_secs)),
-                RecordState::Released => (State::Released, RELEASE_REST.as_secs()),
-                RecordState::Declined => (State::Declined, DECLINE_QUARANTINE.as_secs()),
-            };
-            if leases.may_be_given(record.address) {
-                leases.put(record.address, record.holder, state, now.mono.after(Duration::from_secs(left.min(most))));
-            }
-        }
-        leases
     }
 
     /// The ledger's word on a machine, to be told after every change of it, and of all devices at the start.
@@ -205,19 +184,33 @@ impl Leases {
         pool.quarantine_to_end().map_or(Quarantine::Full, Quarantine::InsteadOf)
     }
 
+    /// Whether a lease is this client's. One that was given to its machine by another key is, too: a reservation that is made or
+    /// removed, or another `leaseKey`, makes other holders of running clients, and cuts none off.
+    #[must_use]
+    pub fn is_own(&self, lease: &Lease, holder: Holder, subnet: SubnetId) -> bool {
+        if lease.holder == holder || lease.holder.mac != holder.mac {
+            return lease.holder == holder;
+        }
+        match (lease.holder.id, holder.id) {
+            (Some(_), None) => self.key == LeaseKey::Mac || self.reservation(holder.mac, subnet).is_some(),
+            (None, Some(_)) | (None, None) => true,
+            (Some(_), Some(_)) => false,
+        }
+    }
+
     /// What `address` is to `client`, which is in `subnet`.
     #[must_use]
     pub fn claim(&self, holder: Holder, subnet: SubnetId, address: Ipv4Addr, now: Mono) -> Claim {
         let Some(pool) = self.pool(subnet).filter(|pool| pool.contains(address)) else { return Claim::Outside };
         let lease = self.by_address.get(&address);
-        if lease.is_some_and(|l| l.holder == holder && l.state != State::Declined) {
+        if lease.is_some_and(|l| self.is_own(l, holder, subnet) && l.state != State::Declined) {
             return Claim::Own;
         }
         match self.reserved.get(&address) {
             Some(mac) if *mac == holder.mac && self.reservation_is_free(holder.mac, address, now) => Claim::Own,
             Some(_) => Claim::Taken,
             None if !pool.range.contains(address) => lease.map_or(Claim::Outside, |_| Claim::Taken),
-            None if self.avoided.contains(&address) => Claim::Taken,
+            None if self.avoided.get(&address).is_some_and(|user| *user != holder.mac) => Claim::Taken,
             None if lease.is_none_or(|l| l.gives_way(now, false)) => Claim::Free,
             None => Claim::Taken,
         }
@@ -244,7 +237,10 @@ impl Leases {
         let usable = |address: &Ipv4Addr| pool.range.contains(*address) && !self.reserved.contains_key(address);
         let may_grow = self.standing(holder.mac) != Standing::Stranger || pool.strangers_have_room();
         let fresh = || {
-            let asked = asked.filter(|address| pool.range.is_free(*address));
+            // The address that it was found on is avoided for others only: so a machine keeps what another server gave it.
+            let runs =
+                |address: &Ipv4Addr| self.avoided.get(address) == Some(&holder.mac) && usable(address) && self.lease(*address).is_none();
+            let asked = asked.filter(|address| pool.range.is_free(*address) || runs(address));
             asked.or_else(|| pool.range.free_from(crc32fast::hash(&holder.mac.0))).filter(|_| may_grow)
         };
         let address = self
@@ -256,14 +252,20 @@ impl Leases {
         Some(Pick { address, waits_for: reserved })
     }
 
-    /// Somebody else uses this address: it is not given out, and an offer of it is taken back. What was given to a machine, or is
-    /// reserved for one, stays: then nothing changes, and the answer is false.
-    pub fn avoid(&mut self, address: Ipv4Addr) -> bool {
+    /// The machine that an address is reserved for.
+    #[must_use]
+    pub fn reserved_for(&self, address: Ipv4Addr) -> Option<MacAddr> {
+        self.reserved.get(&address).copied()
+    }
+
+    /// This machine uses an address that nobody gave it: it is given to no other one, and an offer of it is taken back. What was
+    /// given to a machine, or is reserved for one, stays: then nothing changes, and the answer is false.
+    pub fn avoid(&mut self, address: Ipv4Addr, user: MacAddr) -> bool {
         let given = self.by_address.get(&address).is_some_and(|lease| lease.state != State::Offered);
         if given || self.reserved.contains_key(&address) {
             return false;
         }
-        self.avoided.insert(address);
+        self.avoided.insert(address, user);
         self.remove(address);
         self.mark(address);
         true
@@ -312,6 +314,8 @@ impl Leases {
             }
             Change::Bind { holder, address, secs } => {
                 self.note_newcomer(holder, address, now.mono);
+                // It is somebody's now: its user's, or the one's that it was given to before it was avoided.
+                self.avoided.remove(&address);
                 let lasts = Duration::from_secs(u64::from(secs));
                 self.put(address, holder, State::Bound, now.mono.after(lasts));
                 Some(Record::new(address, holder, RecordState::Bound, lasts, now))
@@ -337,10 +341,6 @@ impl Leases {
         if self.standing(holder.mac) == Standing::Stranger && !has_one {
             self.newcomers.count(now);
         }
-    }
-
-    fn may_be_given(&self, address: Ipv4Addr) -> bool {
-        self.pools.iter().any(|pool| pool.can_reserve(address))
     }
 
     fn put(&mut self, address: Ipv4Addr, holder: Holder, state: State, until: Mono) {
@@ -397,7 +397,7 @@ impl Leases {
     }
 
     fn mark(&mut self, address: Ipv4Addr) {
-        let taken = self.by_address.contains_key(&address) || self.reserved.contains_key(&address) || self.avoided.contains(&address);
+        let taken = self.by_address.contains_key(&address) || self.reserved.contains_key(&address) || self.avoided.contains_key(&address);
         if let Some(pool) = self.pools.iter_mut().find(|pool| pool.contains(address)) {
             pool.range.mark(address, taken);
         }

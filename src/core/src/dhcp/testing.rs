@@ -2,12 +2,14 @@
 
 use super::decide::{Decision, View, decide};
 use super::lease::{Change, Leases};
+use super::lease_file::Record;
 use super::msg::{self, Request};
 use super::wire::{Options, Packet, option};
 use crate::config::Config;
 use crate::id::MacAddr;
 use crate::ledger::{Device, DeviceState, Fingerprint, Ledger, Source};
 use crate::time::{Mono, Now, Wall};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,8 @@ pub(crate) struct World {
     pub(crate) config: Config,
     pub(crate) ledger: Ledger,
     pub(crate) leases: Leases,
+    /// The lease file.
+    pub(crate) records: BTreeMap<Ipv4Addr, Record>,
 }
 
 impl Default for World {
@@ -34,7 +38,7 @@ impl Default for World {
     fn default() -> Self {
         let config = Config::default();
         let leases = Leases::new(&config.dhcp, SERVER);
-        Self { config, ledger: Ledger::default(), leases }
+        Self { config, ledger: Ledger::default(), leases, records: BTreeMap::new() }
     }
 }
 
@@ -93,8 +97,8 @@ impl World {
     pub(crate) fn ask(&mut self, request: &Request, now: Now) -> Decision {
         self.leases.advance(now.mono);
         let decision = self.decide(request, now);
-        if let Some(change) = decision.change {
-            self.leases.apply(change, now);
+        if let Some(record) = decision.change.and_then(|change| self.leases.apply(change, now)) {
+            self.records.insert(record.address, record);
         }
         decision
     }

@@ -4,7 +4,7 @@ use super::probe::{Heard, Probe};
 use crate::listen::quiet::Quiet;
 use crate::shared::Shared;
 use kurrent_core::config::Subnet;
-use kurrent_core::dhcp::conflict::{Conflicts, Finding};
+use kurrent_core::dhcp::conflict::{Conflicts, Finding, Owner};
 use kurrent_core::dhcp::lease::{Leases, State};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::{Mono, Now};
@@ -71,7 +71,7 @@ impl Watch {
                 }
             }
             Heard::AskNext => {
-                let over = self.conflicts.expire(now.mono);
+                let over = self.conflicts.expire(|address| Owner::of(address, table), now.mono);
                 over.iter().for_each(|address| table.stop_avoiding(*address));
                 let own = self.subnet.address;
                 if let Some(address) = self.conflicts.ask_next(&self.subnet, |a| table.lease(a).is_none() && a != own, now.mono) {
@@ -88,21 +88,23 @@ impl Watch {
     /// Whether people have to be told.
     fn claimed(&mut self, claim: Claimed, table: &mut Leases, now: Now) -> bool {
         let (address, mac) = (claim.address, MacAddr(claim.mac));
-        let lease = table.lease(address).copied();
+        let owner = Owner::of(address, table);
         // Fixed addresses beside the range are everybody's own business, and these two are never given out.
         let ours = address == self.subnet.address || Some(address) == self.subnet.router;
-        if ours || lease.is_none() && !(self.subnet.range_start..=self.subnet.range_end).contains(&address) {
+        if ours || owner == Owner::Nobody && !(self.subnet.range_start..=self.subnet.range_end).contains(&address) {
             return false;
         }
-        let given = lease.is_some_and(|lease| lease.state != State::Offered);
-        let finding = self.conflicts.claimed(address, mac, lease.map(|lease| lease.holder.mac), given, now);
+        let finding = self.conflicts.claimed(address, mac, owner, now);
         let (class, what) = match &finding {
             Finding::Nothing => return false,
             Finding::Avoid => {
-                table.avoid(address);
+                table.avoid(address, mac);
                 ("avoid", "a machine uses an address that nobody gave it: not given out meanwhile")
             }
             Finding::UsedByAnother(_) => ("used", "a machine uses an address that was given to another one"),
+            Finding::ReservedForAnother(_) => {
+                ("reserved", "a machine uses an address that is reserved for another one, which is given it all the same")
+            }
             Finding::TooMany => {
                 ("many", "more machines use addresses that nobody gave them than a quarter of spec.dhcp.range; some may be given out")
             }
@@ -121,8 +123,9 @@ impl Watch {
     fn tell(&self, table: &Leases, shared: &Shared, now: Mono) {
         let all: Vec<_> = self.conflicts.list().copied().collect();
         let runs = |address| table.lease(address).is_some_and(|l| l.state == State::Bound && l.until > now);
-        if all.iter().any(|conflict| conflict.given_to.is_some() && runs(conflict.address)) {
-            let what = "an address that was given to one machine is used by another one: see `kurrent dhcp status` and give the other one an address of its own outside spec.dhcp.range";
+        let must_be_free = |address| runs(address) || matches!(Owner::of(address, table), Owner::Reserved(_));
+        if all.iter().any(|conflict| conflict.given_to.is_some() && must_be_free(conflict.address)) {
+            let what = "an address that was given to one machine, or is reserved for it, is used by another one: see `kurrent dhcp status` and give the other one an address of its own outside spec.dhcp.range";
             shared.faults.set(FAULT, what);
         } else {
             shared.faults.clear(FAULT);

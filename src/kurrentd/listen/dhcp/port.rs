@@ -4,6 +4,7 @@
 use super::outbox::Outbox;
 use super::reader::Reader;
 use anyhow::{Context, bail};
+use kurrent_core::config::BootNetwork;
 use kurrent_core::dhcp::address::{CLIENT_PORT, Destination, SERVER_PORT};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::Mono;
@@ -21,7 +22,10 @@ use tokio::time::Instant;
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// Less than this does not hold a thousand clients that ask within the same moment.
 const ENOUGH_BYTES: usize = 2 << 20;
-const BROADCAST_MAC: [u8; 6] = [0xff; 6];
+const BROADCAST_MAC: MacAddr = MacAddr([0xff; 6]);
+/// What waits for relays and routers that do not answer ARP; the kernel keeps at most 208 KiB for each
+/// (`net.ipv4.neigh.*.unres_qlen_bytes`), so one or a few hold up nobody.
+const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// How long after a full queue it is tried again. A packet socket's `ENOBUFS` (the device's queue is full) has no event to
 /// wait for.
 const RETRY_AFTER: Duration = Duration::from_millis(2);
@@ -44,20 +48,46 @@ pub type Failed = (io::Error, Outgoing);
 pub struct Port {
     socket: Arc<Socket>,
     raw: PacketSocket,
-    own: Ipv4Addr,
-    outbox: Outbox<Outgoing>,
+    network: BootNetwork,
+    /// Apart: a datagram waits until its relay or router answers ARP, and whoever forges such an address must hold up no frame.
+    frames: Outbox<Outgoing>,
+    datagrams: Outbox<Outgoing>,
     next_try: Option<Instant>,
 }
 
+/// How an answer goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// To the link by hand: nobody is asked by ARP.
+    Frame { mac: MacAddr, address: Ipv4Addr },
+    /// By the kernel's routes.
+    Datagram(SocketAddrV4),
+}
+
+impl Way {
+    /// Who is on our link is reached by the MAC of its request, also when it has an address: a forged `ciaddr` of an absent host
+    /// would wait three seconds for ARP, in a buffer that all share, and sixty of them in a second would fill it.
+    fn of(outgoing: &Outgoing, network: &BootNetwork) -> Self {
+        match outgoing.to {
+            Destination::Relay(relay) => Self::Datagram(SocketAddrV4::new(relay, SERVER_PORT)),
+            Destination::Client(address) if network.contains(address) => Self::Frame { mac: outgoing.mac, address },
+            Destination::Client(address) => Self::Datagram(SocketAddrV4::new(address, CLIENT_PORT)),
+            Destination::Broadcast => Self::Frame { mac: BROADCAST_MAC, address: Ipv4Addr::BROADCAST },
+            Destination::Link { mac, address } => Self::Frame { mac, address },
+        }
+    }
+}
+
 impl Port {
-    /// Takes port 67 of the interface; answers come from `own`, whatever other addresses there are.
+    /// Takes port 67 of the interface; answers come from our address on `network`, whatever other addresses there are.
     ///
     /// # Errors
     /// Port in use, missing privilege: each says what to do.
-    pub fn open(interface: &str, index: u32, own: Ipv4Addr) -> anyhow::Result<Self> {
+    pub fn open(interface: &str, index: u32, network: &BootNetwork) -> anyhow::Result<Self> {
         let raw = PacketSocket::sender(index).context("DHCP: opening a packet socket needs CAP_NET_RAW; run kurrentd as root")?;
         let socket = Arc::new(bind(interface)?);
-        Ok(Self { socket, raw, own, outbox: Outbox::default(), next_try: None })
+        let (frames, datagrams) = Default::default();
+        Ok(Self { socket, raw, network: network.clone(), frames, datagrams, next_try: None })
     }
 
     /// Starts to receive.
@@ -79,12 +109,21 @@ impl Port {
     /// # Errors
     /// It can not be sent at all; or so many wait already that the one which waited longest is given up.
     pub fn send(&mut self, outgoing: Outgoing, now: Mono) -> Result<(), Failed> {
-        let sent = if self.outbox.is_empty() { self.transmit(&outgoing) } else { Err(ErrorKind::WouldBlock.into()) };
+        let way = Way::of(&outgoing, &self.network);
+        let waiting = match way {
+            Way::Frame { .. } => &self.frames,
+            Way::Datagram(_) => &self.datagrams,
+        };
+        let sent = if waiting.is_empty() { self.transmit(way, &outgoing.octets) } else { Err(ErrorKind::WouldBlock.into()) };
         match sent {
             Ok(()) => Ok(()),
             Err(error) if is_full(&error) => {
                 self.next_try.get_or_insert_with(|| Instant::now() + RETRY_AFTER);
-                self.outbox.push(outgoing, now).map_or(Ok(()), |given_up| Err((error, given_up)))
+                let waiting = match way {
+                    Way::Frame { .. } => &mut self.frames,
+                    Way::Datagram(_) => &mut self.datagrams,
+                };
+                waiting.push(outgoing, now).map_or(Ok(()), |given_up| Err((error, given_up)))
             }
             Err(error) => Err((error, outgoing)),
         }
@@ -100,31 +139,30 @@ impl Port {
 
     /// Sends what waited, in order, as far as there is room. Returns what is given up.
     pub fn retry(&mut self, now: Mono) -> Vec<Failed> {
-        let mut outbox = std::mem::take(&mut self.outbox);
-        let failed = outbox.flush(now, |outgoing| self.transmit(outgoing), is_full);
-        self.next_try = (!outbox.is_empty()).then(|| Instant::now() + RETRY_AFTER);
-        self.outbox = outbox;
+        let (mut frames, mut datagrams) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.datagrams));
+        let send = |outgoing: &Outgoing| self.transmit(Way::of(outgoing, &self.network), &outgoing.octets);
+        let mut failed = frames.flush(now, send, is_full);
+        failed.extend(datagrams.flush(now, send, is_full));
+        self.next_try = (!frames.is_empty() || !datagrams.is_empty()).then(|| Instant::now() + RETRY_AFTER);
+        (self.frames, self.datagrams) = (frames, datagrams);
         failed
     }
 
-    fn transmit(&self, outgoing: &Outgoing) -> io::Result<()> {
-        let raw = |mac, address| {
-            let from = SocketAddrV4::new(self.own, SERVER_PORT);
-            self.raw.send(mac, from, SocketAddrV4::new(address, CLIENT_PORT), &outgoing.octets)
-        };
-        match outgoing.to {
-            Destination::Relay(relay) => self.udp(SocketAddrV4::new(relay, SERVER_PORT), &outgoing.octets),
-            Destination::Client(client) => self.udp(SocketAddrV4::new(client, CLIENT_PORT), &outgoing.octets),
-            // By hand too: of several addresses the kernel would choose the source itself.
-            Destination::Broadcast => raw(BROADCAST_MAC, Ipv4Addr::BROADCAST),
-            Destination::Link { mac, address } => raw(mac.0, address),
+    fn transmit(&self, way: Way, octets: &[u8]) -> io::Result<()> {
+        match way {
+            Way::Datagram(to) => self.udp(to, octets),
+            // By hand also to everybody: of several addresses the kernel would choose the source itself.
+            Way::Frame { mac, address } => {
+                let from = SocketAddrV4::new(self.network.address, SERVER_PORT);
+                self.raw.send(mac.0, from, SocketAddrV4::new(address, CLIENT_PORT), octets)
+            }
         }
     }
 
-    /// To somebody who answers ARP. The source is our own address: clients compare it with option 54, and relays' firewalls
+    /// To a relay, or to somebody behind a router. The source is our own address: clients compare it with option 54, and relays' firewalls
     /// know it.
     fn udp(&self, to: SocketAddrV4, octets: &[u8]) -> io::Result<()> {
-        let own = libc::in_addr { s_addr: u32::from_ne_bytes(self.own.octets()) };
+        let own = libc::in_addr { s_addr: u32::from_ne_bytes(self.network.address.octets()) };
         let source = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: own, ipi_addr: own };
         let control = [ControlMessage::Ipv4PacketInfo(&source)];
         sendmsg(self.socket.as_raw_fd(), &[IoSlice::new(octets)], &control, MsgFlags::MSG_DONTWAIT, Some(&SockaddrIn::from(to)))?;
@@ -151,6 +189,10 @@ fn bind(interface: &str) -> anyhow::Result<Socket> {
                 "DHCP: the receive buffer is small: give kurrentd CAP_NET_ADMIN or raise net.core.rmem_max to {RECEIVE_BUFFER_BYTES}, or requests are lost when hundreds of machines are switched on at once"
             );
         }
+    }
+    // Without the privilege the kernel gives what it may: then more is lost when somebody forges relays.
+    if setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES).is_err() {
+        let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
     }
     match socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT).into()) {
         Ok(()) => Ok(socket),
@@ -193,6 +235,19 @@ mod tests {
         }
         assert_eq!(lost(&receiver).unwrap(), 64 - fetched);
         assert!(fetched < 64);
+    }
+
+    #[test]
+    fn nobody_on_our_link_is_asked_for_by_arp() {
+        let network = kurrent_core::config::Config::default().boot_network;
+        let (mac, local, far) = (MacAddr([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 77, 0, 9), Ipv4Addr::new(10, 78, 0, 9));
+        let check = |to, expected| assert_eq!(Way::of(&Outgoing { octets: vec![], to, mac }, &network), expected, "{to:?}");
+        check(Destination::Client(local), Way::Frame { mac, address: local });
+        check(Destination::Link { mac, address: local }, Way::Frame { mac, address: local });
+        check(Destination::Broadcast, Way::Frame { mac: MacAddr([0xff; 6]), address: Ipv4Addr::BROADCAST });
+        check(Destination::Client(far), Way::Datagram(SocketAddrV4::new(far, 68)));
+        check(Destination::Relay(far), Way::Datagram(SocketAddrV4::new(far, 67)));
+        check(Destination::Relay(local), Way::Datagram(SocketAddrV4::new(local, 67)));
     }
 
     #[test]

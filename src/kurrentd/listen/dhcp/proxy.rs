@@ -32,7 +32,7 @@ const PART: &str = "dhcp-proxy";
 /// No such interface, port in use, missing privilege: each says what to do.
 pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     let link = kurrent_sys::link::link(&interface).context("DHCP: check spec.networking in kurrent.yaml against `ip link`")?;
-    let port = Port::open(&interface, link.index, shared.config.boot_network.address)?;
+    let port = Port::open(&interface, link.index, &shared.config.boot_network)?;
     let reader = port.reader()?;
     let mut pxe = PxePort::open(shared.clone(), &interface)?;
     tracing::info!(%interface, address = %shared.config.boot_network.address, "DHCP: serving as a proxy: another server gives the addresses");

@@ -10,6 +10,7 @@ use kurrent_core::dhcp::{msg, wire};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::Now;
 use kurrent_sys::clock;
+use kurrent_sys::packet::PacketSocket;
 use socket2::{Domain, Socket, Type};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -36,6 +37,7 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
 pub struct PxePort {
     shared: SharedRef,
     socket: UdpSocket,
+    raw: PacketSocket,
     quiet: Quiet,
     revoked: Revoked,
     buffer: Vec<u8>,
@@ -48,6 +50,8 @@ impl PxePort {
     /// Port in use, address or privilege missing: each says what to do.
     pub fn open(shared: SharedRef, interface: &str) -> anyhow::Result<Self> {
         let address = shared.config.boot_network.address;
+        let link = kurrent_sys::link::link(interface).context("PXE: check spec.networking in kurrent.yaml against `ip link`")?;
+        let raw = PacketSocket::sender(link.index).context("PXE: opening a packet socket needs CAP_NET_RAW; run kurrentd as root")?;
         let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking().cloexec(), None).context("PXE: opening a socket")?;
         socket.bind_device(Some(interface.as_bytes())).with_context(|| format!("PXE: binding to {interface} needs CAP_NET_RAW"))?;
         // To our address and no other: firmware asks by unicast, and expects the answer from where it asked.
@@ -60,7 +64,7 @@ impl PxePort {
         }
         let socket = UdpSocket::from_std(socket.into()).context("PXE: handing the socket to the runtime")?;
         tracing::info!(%interface, %address, "PXE: serving port 4011");
-        Ok(Self { shared, socket, quiet: Quiet::default(), revoked: Revoked::default(), buffer: vec![0; DATAGRAM_BYTES] })
+        Ok(Self { shared, socket, raw, quiet: Quiet::default(), revoked: Revoked::default(), buffer: vec![0; DATAGRAM_BYTES] })
     }
 
     /// Waits for a request and answers it. Returns whom something was told. Cancel-safe.
@@ -94,12 +98,23 @@ impl PxePort {
         self.shared.timelines.sight(mac, "pxe", said, answer.is_none(), now);
         let (packet, to) = answer?;
         // A full queue: it asks again.
-        if let Err(error) = self.socket.try_send_to(&wire::encode(&packet, request.max_reply_bytes), to.into())
+        if let Err(error) = self.send(mac, to, &wire::encode(&packet, request.max_reply_bytes))
             && let Some(more) = self.quiet.admit("send", now.mono)
         {
             tracing::warn!(%error, %mac, %to, more, "PXE: an answer could not be sent");
         }
         Some(mac)
+    }
+}
+
+impl PxePort {
+    /// On our link to the MAC that asked: a forged source of an absent host would wait for ARP in the socket's buffer.
+    fn send(&self, mac: MacAddr, to: SocketAddrV4, octets: &[u8]) -> std::io::Result<()> {
+        let network = &self.shared.config.boot_network;
+        if network.contains(*to.ip()) {
+            return self.raw.send(mac.0, SocketAddrV4::new(network.address, PXE_PORT), to, octets);
+        }
+        self.socket.try_send_to(octets, to.into()).map(drop)
     }
 }
 
