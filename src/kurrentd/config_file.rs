@@ -67,7 +67,7 @@ raw! {
     RawUplink { interface: Text, mode: Text, address: Text, gateway: Text, dns: Option<Vec<Spanned<String>>> }
     RawDhcp {
         mode: Text, range: Option<Range>, lease_secs: Text, router: Text, dns: Option<Vec<Spanned<String>>>, domain: Text,
-        unknown_devices: Text, subnets: Option<Vec<RawSubnet>>, lease_key: Text, bootp: Text, conflict_probe: Text, newcomers_per_minute: Text,
+        unknown_devices: Text, subnets: Option<Vec<RawSubnet>>, relays: Option<Vec<Spanned<String>>>, lease_key: Text, bootp: Text, conflict_probe: Text, newcomers_per_minute: Text,
     }
     RawSubnet {
         network: Text, range: Option<Range>, lease_secs: Text, router: Text, dns: Option<Vec<Spanned<String>>>, domain: Text,

@@ -86,6 +86,7 @@ fn every_fault_has_its_line_and_says_what_to_do() {
         ("spec:\n  dhcp:\n    router: 192.0.2.1\n", 5, "outside"),
         ("spec:\n  dhcp:\n    leaseSecs: 5\n", 5, "60 to 2592000"),
         ("spec:\n  dhcp:\n    dns: [10.0.0.300]\n", 5, "10.0.0.300"),
+        ("spec:\n  dhcp:\n    relays: [relay.example]\n", 5, "relays"),
         ("spec:\n  dhcp:\n    dns: 10.0.0.3\n", 5, "dns"),
         ("spec:\n  dhcp:\n    domain: -x\n", 5, "domain"),
         ("spec:\n  dhcp:\n    mode: relay\n", 5, "server, proxy or off"),

@@ -1,7 +1,9 @@
 //! What the DHCP tasks know besides leases, for the API and the screen: counters, other servers, conflicts. Written by these tasks only.
 
 use kurrent_core::dhcp::conflict::Conflict;
+use kurrent_core::dhcp::msg::Request;
 use kurrent_core::dhcp::others::{Other, Others, Sighting};
+use kurrent_core::id::MacAddr;
 use kurrent_core::time::Now;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,12 +15,24 @@ pub struct DhcpState {
     pub counters: Counters,
     others: Mutex<Others>,
     conflicts: Mutex<Vec<Conflict>>,
+    question: Mutex<Option<(MacAddr, u32)>>,
 }
 
 impl DhcpState {
     /// Remembers a sign of another server; whether it is the first of it.
     pub fn note_other(&self, found: Sighting, now: Now) -> bool {
         self.others.lock().unwrap_or_else(PoisonError::into_inner).note(found, now)
+    }
+
+    /// We ask for other servers, from this MAC and with this transaction.
+    pub fn note_question(&self, mac: MacAddr, xid: u32) {
+        *self.question.lock().unwrap_or_else(PoisonError::into_inner) = Some((mac, xid));
+    }
+
+    /// Whether it is our own question, which a relay of the boot network brought back to us.
+    #[must_use]
+    pub fn is_own_question(&self, request: &Request) -> bool {
+        *self.question.lock().unwrap_or_else(PoisonError::into_inner) == Some((request.mac, request.xid))
     }
 
     /// Which addresses machines use that nobody gave them these, now.

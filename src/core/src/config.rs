@@ -56,6 +56,7 @@ impl Default for Config {
                 local: Subnet { address, prefix, range_start, range_end, lease_secs: 3600, router: None, dns: Vec::new(), domain: None },
                 relayed: Vec::new(),
                 routes: Vec::new(),
+                relays: Vec::new(),
                 lease_key: LeaseKey::Mac,
                 bootp: Bootp::Known,
                 conflict_probe: true,
@@ -207,6 +208,8 @@ pub struct Dhcp {
     pub relayed: Vec<Subnet>,
     /// Routes to those of `relayed` that have a `via`; the others are reached by what routes the host has.
     pub routes: Vec<Route>,
+    /// Relays whose `giaddr` lies in none of the networks: they select their clients' by option 82 (RFC 3527).
+    pub relays: Vec<Ipv4Addr>,
     /// What a lease goes by.
     pub lease_key: LeaseKey,
     /// Who is answered without option 53.

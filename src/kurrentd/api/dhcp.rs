@@ -107,7 +107,7 @@ struct ConflictView {
     /// Who uses it.
     #[schema(value_type = MacAddress)]
     mac: MacAddr,
-    /// Whose lease it is; absent: nobody's, and it is not given out meanwhile.
+    /// To whom it was given, or for whom it is reserved; absent: nobody's, and no other machine is given it meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<MacAddress>, nullable = false)]
     given_to: Option<MacAddr>,

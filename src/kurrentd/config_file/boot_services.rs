@@ -31,6 +31,7 @@ impl Reader {
         let default = Subnet { range_start, range_end, ..dhcp.local.clone() };
         dhcp.local = self.subnet("spec.dhcp", own, prefix, local, &default);
         (dhcp.relayed, dhcp.routes) = self.relayed(&dhcp.local, raw.subnets.unwrap_or_default());
+        dhcp.relays = self.addresses("spec.dhcp.relays", raw.relays);
         let key = self.parsed("spec.dhcp.leaseKey", raw.lease_key, "mac or clientId", |t| match t {
             "mac" => Some(LeaseKey::Mac),
             "clientId" => Some(LeaseKey::ClientId),

@@ -62,7 +62,7 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     let (dhcp, own) = (&shared.config.dhcp, shared.config.boot_network.address);
     let ledger = shared.ledger.snapshot();
     let table = Leases::restore(dhcp, own, &records, &ledger, clock::now());
-    shared.leases.store(Arc::new(table.holders().collect()));
+    shared.leases.store(Arc::new(table.holders().into_iter().collect()));
     tracing::info!(%interface, address = %own, leases = records.len(), "DHCP: serving");
     let watch = Watch::open(&shared, &link);
     let (revoked, orders) = (Revoked::default(), shared.lease_orders.listen());
@@ -212,6 +212,10 @@ impl Server {
                 return;
             }
         };
+        if self.shared.dhcp.is_own_question(&request) {
+            self.shared.dhcp.counters.count("ignored: our own question for other servers, through a relay");
+            return;
+        }
         if !self.writer.has_room() {
             self.shared.dhcp.counters.count("lost: the disk was slower than the requests");
             if let Some(more) = self.quiet.admit("busy", now.mono) {

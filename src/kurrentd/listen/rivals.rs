@@ -43,7 +43,7 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             _ = times.tick() => {
-                if let Err(error) = ask(socket.get_ref())
+                if let Err(error) = ask(&shared, socket.get_ref())
                     && let Some(more) = quiet.admit("ask", clock::now().mono)
                 {
                     tracing::warn!(%error, more, "asking for other DHCP servers");
@@ -60,9 +60,11 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     }
 }
 
-fn ask(socket: &PacketSocket) -> std::io::Result<()> {
+fn ask(shared: &Shared, socket: &PacketSocket) -> std::io::Result<()> {
     let own = MacAddr(socket.mac()?);
-    let octets = wire::encode(&question(own, u32::from_ne_bytes(entropy::random())), wire::DEFAULT_MESSAGE_BYTES);
+    let xid = u32::from_ne_bytes(entropy::random());
+    shared.dhcp.note_question(own, xid);
+    let octets = wire::encode(&question(own, xid), wire::DEFAULT_MESSAGE_BYTES);
     let from = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, CLIENT_PORT);
     socket.send([0xff; 6], from, SocketAddrV4::new(Ipv4Addr::BROADCAST, SERVER_PORT), &octets)
 }

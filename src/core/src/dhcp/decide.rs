@@ -9,6 +9,7 @@
 use super::address::{Destination, destination};
 use super::holder::Holder;
 use super::lease::{Change, Claim, FOREVER_SECS, Lease, Leases, Pick, Quarantine, Standing, State};
+use super::link;
 use super::msg::{self, ReplyKind, Request, RequestKind, Terms};
 use super::pool::SubnetId;
 use super::pxe::{self, Client};
@@ -118,12 +119,7 @@ pub fn decide(request: &Request, view: &View<'_>, now: Now) -> Decision {
         None => {}
     }
     let ciaddr = Some(request.ciaddr).filter(|a| !a.is_unspecified());
-    // Who renews by unicast is behind a router and tells of it by its own address only (RFC 2131 s4.3.2, RENEWING).
-    let subnet = match (request.giaddr.is_unspecified(), ciaddr) {
-        (false, _) => view.leases.subnet_of(request.link_selection.unwrap_or(request.giaddr)),
-        (true, Some(ciaddr)) => view.leases.subnet_of(ciaddr),
-        (true, None) => Some(SubnetId::LOCAL),
-    };
+    let subnet = link::subnet_of(view.dhcp, request);
     // To an address of another network a reply would go by our routing table, not to the client.
     let reachable = ciaddr.is_none_or(|a| view.leases.subnet_of(a).is_some());
     let Some(subnet) = subnet.filter(|_| reachable) else { return Decision::silence(Reason::OtherNetwork) };

@@ -239,6 +239,7 @@ fn relays_of_other_networks_are_met_with_silence_and_link_selection_counts() {
     let elsewhere = Ipv4Addr::new(192, 0, 2, 1);
     let discover = request(DISCOVER, mac(1), &[]);
     assert_eq!(world.ask(&Request { giaddr: elsewhere, ..discover.clone() }, at(0)).reason, Reason::OtherNetwork);
+    world.config.dhcp.relays = vec![elsewhere];
     let selected = relayed(elsewhere, DISCOVER, mac(1), &[(82, &[1, 2, 0, 9, 5, 4, 10, 77, 0, 0])]);
     let (packet, to) = world.ask(&selected, at(0)).reply.unwrap();
     assert_eq!(to, Destination::Relay(elsewhere));

@@ -1,6 +1,7 @@
 //! What strangers cannot do: take or move an address with forged messages, silence new machines, take the whole range.
 
-use super::super::testing::{SERVER, World, at, mac, request};
+use super::super::testing::{SERVER, World, at, mac, packet, request};
+use super::super::wire::{decode, encode};
 use super::tests::{DECLINE, DISCOVER, RELEASE, REQUEST, address, held, kind_of, offered, renew, select};
 use super::*;
 use crate::id::MacAddr;
@@ -57,6 +58,30 @@ fn forgeries(own: Ipv4Addr, free: Ipv4Addr) -> Vec<Request> {
         release(mac(1), free),
         decline(mac(1), free),
     ]
+}
+
+/// It is echoed whole and last, whatever else there is no room for.
+#[test]
+fn option_82_of_any_length_neither_drives_out_what_an_answer_needs_nor_makes_it_longer_than_allowed() {
+    for giaddr in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::new(10, 77, 0, 3)] {
+        for len in [0, 1, 200, 254, 255, 256, 510, 1000, 1400] {
+            let options: [(u8, &[u8]); 4] = [(60, b"PXEClient"), (93, &[0, 7]), (61, &[9; 255]), (97, &[0; 17])];
+            let mut packet = packet(DISCOVER, mac(1), &options);
+            packet.options.push(option::RELAY_AGENT, &vec![1; len]);
+            packet.giaddr = giaddr;
+            let Ok(request) = msg::request(&packet) else {
+                assert!(len > 255, "{len}");
+                continue;
+            };
+            assert!(len <= 255, "{len}");
+            let (reply, _) = World::default().ask(&request, at(0)).reply.unwrap();
+            let octets = encode(&reply, request.max_reply_bytes);
+            assert!(octets.len() <= 548, "{} octets for {len}", octets.len());
+            let back = decode(&octets).unwrap().options;
+            assert_eq!((back.bytes(53), back.address(54)), (Some(&[2][..]), Some(SERVER)), "{len}");
+            assert_eq!(back.iter().last().map(|(code, value)| (code, value.len())), Some((82, len)));
+        }
+    }
 }
 
 #[test]

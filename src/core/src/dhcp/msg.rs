@@ -11,6 +11,8 @@ const MAX_MESSAGE_BYTES: usize = 1500 - 28;
 /// iPXE setting 175.176: do not wait seconds for a proxy's offer, there is none.
 const IPXE_NO_PROXY_DHCP: [u8; 3] = [176, 1, 1];
 
+/// What one option holds.
+const MAX_RELAY_AGENT_BYTES: usize = 255;
 /// Suboption of option 82 (RFC 3527).
 const SUBOPTION_LINK_SELECTION: u8 = 5;
 /// Suboption of option 82 (RFC 5107).
@@ -100,6 +102,8 @@ pub enum NotRequest {
     HardwareAddress,
     /// A message type that clients do not send to servers.
     MessageType(u8),
+    /// Option 82 in several parts: no relay agent writes more than one option holds (RFC 3046 s2.0), and all of it is echoed.
+    RelayAgent,
 }
 
 /// Reads a packet as a client's request.
@@ -125,6 +129,9 @@ pub fn request(packet: &Packet) -> Result<Request, NotRequest> {
         Some([8]) => RequestKind::Inform,
         Some(other) => return Err(NotRequest::MessageType(other.first().copied().unwrap_or_default())),
     };
+    if options.bytes(option::RELAY_AGENT).is_some_and(|agent| agent.len() > MAX_RELAY_AGENT_BYTES) {
+        return Err(NotRequest::RelayAgent);
+    }
     let relay = options.bytes(option::RELAY_AGENT).filter(|_| !packet.giaddr.is_unspecified()).unwrap_or_default();
     let max_message = options.exact::<2>(option::MAX_MESSAGE_SIZE).map_or(0, u16::from_be_bytes);
     let echoed = [option::CLIENT_ID, option::CLIENT_MACHINE_ID, option::RELAY_AGENT];

@@ -16,6 +16,7 @@
 //! ```
 
 use super::address::Destination;
+use super::link;
 use super::msg::{self, ReplyKind, Request, RequestKind};
 use super::pxe::{self, Arch, BootFile, Client};
 use super::wire::{FLAG_BROADCAST, Packet, option};
@@ -112,9 +113,7 @@ fn offer(request: &Request, view: &View<'_>) -> Result<(Packet, Destination), Re
         }
     }
     let relay = Some(request.giaddr).filter(|relay| !relay.is_unspecified());
-    if relay.is_some_and(|relay| !view.serves(relay)) {
-        return Err(Reason::OtherNetwork);
-    }
+    link::subnet_of(&view.config.dhcp, request).ok_or(Reason::OtherNetwork)?;
     let boot = view.boot(request)?;
     let mut packet = answer(request, ReplyKind::Offer, view.own(), &boot);
     let at_once = match &request.client {
@@ -167,7 +166,8 @@ fn tell(request: &Request, source: SocketAddrV4, view: &View<'_>) -> Result<(Pac
     let boot = view.boot(request)?;
     let mut packet = answer(request, ReplyKind::Ack, view.own(), &boot);
     packet.ciaddr = request.ciaddr;
-    if let Some(item) = request.boot_item {
+    // A Raspberry Pi's option 43 is whole already, with an END: what follows that is not read.
+    if let Some(item) = request.boot_item.filter(|_| boot != BootFile::RaspberryPi) {
         packet.options.push(option::VENDOR_SPECIFIC, &[&BOOT_ITEM[..], &item, &[option::END]].concat());
     }
     Ok((packet, SocketAddrV4::new(to, source.port())))
@@ -177,23 +177,25 @@ fn tell(request: &Request, source: SocketAddrV4, view: &View<'_>) -> Result<(Pac
 ///
 /// The ROM of a Raspberry Pi up to 3 asks whoever gave its address for its files, whatever a proxy says (raspberrypi/firmware
 /// 1265), and takes the first offer that names a server (1699): only the other server can help.
+///
+/// The text names no machine and no number: strangers could change these all the time, and each change is a line of the log.
 #[must_use]
-pub fn hint(mac: MacAddr, more: usize, own: Ipv4Addr) -> String {
-    let others = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let begin = format!("{mac}{others} was offered a boot file and never came for it: ");
-    let server_mode = "or stop it there and set spec.dhcp.mode to server";
-    if pxe::is_raspberry_pi_mac(mac) {
-        return format!(
-            "{begin}it is a Raspberry Pi, and one up to 3 asks the server that gave its address for its files, not a proxy. \
-             Set in the other DHCP server next server and option 66 to {own}, option 60 to PXEClient and in option 43 a boot menu \
-             with the entry \"Raspberry Pi Boot\"; {server_mode}"
+pub fn hint(machines: &[MacAddr], own: Ipv4Addr) -> String {
+    let mut said = "machines were offered a boot file and never came for it; the log names them. ".to_owned();
+    if machines.iter().any(|mac| !pxe::is_raspberry_pi_mac(*mac)) {
+        said += &format!(
+            "Their firmware may ignore proxy offers, get no address, or find UDP 4011 or 69 shut. \
+             Set in the other DHCP server next server and option 66 to {own}, option 67 to snponly.efi (x64 UEFI) or undionly.kpxe (BIOS); "
         );
     }
-    format!(
-        "{begin}its firmware may ignore proxy offers, get no address, or find UDP 4011 or 69 shut. \
-         Set in the other DHCP server next server and option 66 to {own}, option 67 to snponly.efi (x64 UEFI) or undionly.kpxe (BIOS); \
-         {server_mode}"
-    )
+    if machines.iter().any(|mac| pxe::is_raspberry_pi_mac(*mac)) {
+        said += &format!(
+            "A Raspberry Pi up to 3 asks the server that gave its address for its files, not a proxy. \
+             Set in the other DHCP server next server and option 66 to {own}, option 60 to PXEClient and in option 43 a boot menu \
+             with the entry \"Raspberry Pi Boot\"; "
+        );
+    }
+    said + "or stop it there and set spec.dhcp.mode to server"
 }
 
 /// Options 54, 60, 97 and what it boots.

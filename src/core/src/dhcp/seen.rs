@@ -4,7 +4,7 @@
 use super::msg::{Request, RequestKind};
 use crate::id::MacAddr;
 use crate::time::Mono;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -24,60 +24,70 @@ const FORGOTTEN: Duration = Duration::from_secs(15 * 60);
 pub struct Seen {
     by_address: BTreeMap<Ipv4Addr, (MacAddr, Mono)>,
     by_mac: HashMap<MacAddr, Ipv4Addr>,
+    by_time: BTreeSet<(Mono, Ipv4Addr)>,
+}
+
+/// One change of what is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learnt {
+    /// This address is this machine's.
+    Has(Ipv4Addr, MacAddr),
+    /// It is nobody's any more.
+    Lost(Ipv4Addr),
 }
 
 impl Seen {
-    /// Learns from a message on port 67. Returns whether anything changed. `serves`: whether an address is one of our networks.
-    pub fn learn(&mut self, request: &Request, serves: impl Fn(Ipv4Addr) -> bool, now: Mono) -> bool {
+    /// Learns from a message on port 67. Returns what changed, in order. `serves`: whether an address is one of our networks.
+    pub fn learn(&mut self, request: &Request, serves: impl Fn(Ipv4Addr) -> bool, now: Mono) -> Vec<Learnt> {
         let ciaddr = Some(request.ciaddr).filter(|address| !address.is_unspecified());
-        match request.kind {
+        let lost = match request.kind {
             RequestKind::Request => match request.requested.or(ciaddr).filter(|address| serves(*address)) {
-                Some(address) => self.note(request.mac, address, now),
-                None => false,
+                Some(address) => return self.note(request.mac, address, now),
+                None => None,
             },
-            RequestKind::Release => ciaddr.is_some_and(|address| self.forget(request.mac, address)),
-            RequestKind::Decline => request.requested.is_some_and(|address| self.forget(request.mac, address)),
-            RequestKind::Discover | RequestKind::Inform | RequestKind::Bootp => false,
-        }
+            RequestKind::Release => ciaddr,
+            RequestKind::Decline => request.requested,
+            RequestKind::Discover | RequestKind::Inform | RequestKind::Bootp => None,
+        };
+        let own = lost.filter(|address| self.by_mac.get(&request.mac) == Some(address));
+        own.into_iter().filter_map(|address| self.forget(address)).collect()
     }
 
-    fn note(&mut self, mac: MacAddr, address: Ipv4Addr, now: Mono) -> bool {
-        let before = self.by_mac.insert(mac, address);
-        if let Some(old) = before.filter(|old| *old != address) {
-            self.by_address.remove(&old);
+    fn note(&mut self, mac: MacAddr, address: Ipv4Addr, now: Mono) -> Vec<Learnt> {
+        let before = self.by_mac.get(&mac).copied().filter(|old| *old != address);
+        let mut changes: Vec<Learnt> = before.into_iter().filter_map(|old| self.forget(old)).collect();
+        let known = self.by_mac.get(&mac) == Some(&address);
+        self.forget(address);
+        self.by_address.insert(address, (mac, now));
+        self.by_mac.insert(mac, address);
+        self.by_time.insert((now, address));
+        if !known {
+            changes.push(Learnt::Has(address, mac));
         }
-        let former = self.by_address.insert(address, (mac, now)).map(|(holder, _)| holder);
-        if let Some(other) = former.filter(|other| *other != mac) {
-            self.by_mac.remove(&other);
+        if self.by_address.len() > MAX_ADDRESSES
+            && let Some((_, oldest)) = self.by_time.first().copied()
+        {
+            changes.extend(self.forget(oldest));
         }
-        while self.by_address.len() > MAX_ADDRESSES {
-            let oldest = self.by_address.iter().min_by_key(|(_, (_, at))| *at).map(|(address, (mac, _))| (*mac, *address));
-            let Some((mac, address)) = oldest else { break };
-            self.forget(mac, address);
-        }
-        former != Some(mac)
+        changes
     }
 
-    fn forget(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
-        let held = self.by_address.get(&address).is_some_and(|(holder, _)| *holder == mac);
-        if held {
-            self.by_address.remove(&address);
-            self.by_mac.remove(&mac);
+    fn forget(&mut self, address: Ipv4Addr) -> Option<Learnt> {
+        let (mac, at) = self.by_address.remove(&address)?;
+        self.by_mac.remove(&mac);
+        self.by_time.remove(&(at, address));
+        Some(Learnt::Lost(address))
+    }
+
+    /// Forgets what is too old. Returns what changed.
+    pub fn expire(&mut self, now: Mono) -> Vec<Learnt> {
+        let mut changes = Vec::new();
+        while let Some((at, address)) = self.by_time.first().copied()
+            && now.since(at) >= REMEMBERED
+        {
+            changes.extend(self.forget(address));
         }
-        held
-    }
-
-    /// Forgets what is too old. Returns whether anything was.
-    pub fn expire(&mut self, now: Mono) -> bool {
-        let before = self.by_address.len();
-        self.by_address.retain(|_, (_, at)| now.since(*at) < REMEMBERED);
-        self.by_mac.retain(|mac, address| self.by_address.get(address).is_some_and(|(holder, _)| holder == mac));
-        before != self.by_address.len()
-    }
-
-    /// All that is remembered.
-    pub fn holders(&self) -> impl Iterator<Item = (Ipv4Addr, MacAddr)> {
-        self.by_address.iter().map(|(address, (mac, _))| (*address, *mac))
+        changes
     }
 }
 
@@ -85,6 +95,7 @@ struct Offers {
     first: Mono,
     last: Mono,
     count: u32,
+    told: bool,
 }
 
 /// Machines that were offered a boot file and have not come for it.
@@ -96,7 +107,7 @@ impl Unanswered {
     pub fn offered(&mut self, mac: MacAddr, now: Mono) {
         self.0.retain(|_, offers| now.since(offers.last) < FORGOTTEN);
         if self.0.len() < MAX_WATCHED || self.0.contains_key(&mac) {
-            let offers = self.0.entry(mac).or_insert(Offers { first: now, last: now, count: 0 });
+            let offers = self.0.entry(mac).or_insert(Offers { first: now, last: now, count: 0, told: false });
             offers.last = now;
             offers.count = offers.count.saturating_add(1);
         }
@@ -112,13 +123,21 @@ impl Unanswered {
         self.0.keys().copied()
     }
 
-    /// The machines whose offers came to nothing for so long that somebody should look, in order, and how many there are.
+    /// The machines whose offers came to nothing for so long that somebody should look, in order.
     #[must_use]
-    pub fn overdue(&self, now: Mono) -> Option<(MacAddr, usize)> {
+    pub fn overdue(&self, now: Mono) -> Vec<MacAddr> {
         let (count, time) = UNANSWERED;
         let late = |offers: &Offers| offers.count >= count && offers.last.since(offers.first) >= time && now.since(offers.last) < FORGOTTEN;
-        let all = || self.0.iter().filter(|(_, offers)| late(offers)).map(|(mac, _)| *mac);
-        Some((all().min()?, all().count()))
+        let mut all: Vec<MacAddr> = self.0.iter().filter(|(_, offers)| late(offers)).map(|(mac, _)| *mac).collect();
+        all.sort();
+        all
+    }
+
+    /// Those of them that were not among the news yet.
+    pub fn news(&mut self, now: Mono) -> Vec<MacAddr> {
+        let mut all = self.overdue(now);
+        all.retain(|mac| self.0.get_mut(mac).is_some_and(|offers| !std::mem::replace(&mut offers.told, true)));
+        all
     }
 }
 
@@ -146,35 +165,42 @@ mod tests {
         request(3, mac(number), &[(REQUESTED_ADDRESS, &address(last).octets()), (SERVER_ID, &OTHER)])
     }
 
+    fn learns(seen: &mut Seen, request: &Request, serves: impl Fn(Ipv4Addr) -> bool, now: Mono) -> bool {
+        !seen.learn(request, serves, now).is_empty()
+    }
+
     fn holders(seen: &Seen) -> Vec<(Ipv4Addr, MacAddr)> {
-        seen.holders().collect()
+        seen.by_address.iter().map(|(address, (mac, _))| (*address, *mac)).collect()
     }
 
     #[test]
     fn who_asks_another_server_for_an_address_is_taken_to_have_it() {
         let mut seen = Seen::default();
-        assert!(seen.learn(&selects(1, 9), ours, at(0)));
-        assert!(!seen.learn(&selects(1, 9), ours, at(1)), "nothing new");
-        assert!(seen.learn(&Request { ciaddr: address(8), requested: None, server_id: None, ..selects(2, 0) }, ours, at(1)), "renewal");
+        assert!(learns(&mut seen, &selects(1, 9), ours, at(0)));
+        assert!(!learns(&mut seen, &selects(1, 9), ours, at(1)), "nothing new");
+        assert!(
+            learns(&mut seen, &Request { ciaddr: address(8), requested: None, server_id: None, ..selects(2, 0) }, ours, at(1)),
+            "renewal"
+        );
         assert_eq!(holders(&seen), [(address(8), mac(2)), (address(9), mac(1))]);
         // One machine has one address, and one address one machine.
-        assert!(seen.learn(&selects(1, 10), ours, at(2)) && seen.learn(&selects(3, 10), ours, at(3)));
+        assert!(learns(&mut seen, &selects(1, 10), ours, at(2)) && learns(&mut seen, &selects(3, 10), ours, at(3)));
         assert_eq!(holders(&seen), [(address(8), mac(2)), (address(10), mac(3))]);
-        assert!(!seen.learn(&request(1, mac(1), &[(REQUESTED_ADDRESS, &OTHER)]), ours, at(4)), "a DISCOVER is a wish");
-        assert!(!seen.learn(&request(3, mac(1), &[(REQUESTED_ADDRESS, &[192, 0, 2, 9])]), ours, at(4)), "another network's");
+        assert!(!learns(&mut seen, &request(1, mac(1), &[(REQUESTED_ADDRESS, &OTHER)]), ours, at(4)), "a DISCOVER is a wish");
+        assert!(!learns(&mut seen, &request(3, mac(1), &[(REQUESTED_ADDRESS, &[192, 0, 2, 9])]), ours, at(4)), "another network's");
     }
 
     #[test]
     fn only_the_holder_gives_back_and_a_day_is_the_end() {
         let mut seen = Seen::default();
-        seen.learn(&selects(1, 9), ours, at(0));
+        learns(&mut seen, &selects(1, 9), ours, at(0));
         let release = |number| Request { ciaddr: address(9), ..request(7, mac(number), &[]) };
-        assert!(!seen.learn(&release(2), ours, at(1)));
-        assert!(seen.learn(&release(1), ours, at(1)));
-        seen.learn(&selects(1, 9), ours, at(2));
-        assert!(seen.learn(&request(4, mac(1), &[(REQUESTED_ADDRESS, &address(9).octets())]), ours, at(3)), "declined");
-        seen.learn(&selects(1, 9), ours, at(10));
-        assert!(!seen.expire(at(24 * 3600)) && seen.expire(at(24 * 3600 + 10)));
+        assert!(!learns(&mut seen, &release(2), ours, at(1)));
+        assert!(learns(&mut seen, &release(1), ours, at(1)));
+        learns(&mut seen, &selects(1, 9), ours, at(2));
+        assert!(learns(&mut seen, &request(4, mac(1), &[(REQUESTED_ADDRESS, &address(9).octets())]), ours, at(3)), "declined");
+        learns(&mut seen, &selects(1, 9), ours, at(10));
+        assert!(seen.expire(at(24 * 3600)).is_empty() && !seen.expire(at(24 * 3600 + 10)).is_empty());
         assert!(holders(&seen).is_empty() && seen.by_mac.is_empty());
     }
 
@@ -184,24 +210,51 @@ mod tests {
         for number in 0..20_000_u16 {
             let [a, b] = number.to_be_bytes();
             let forged = Request { mac: MacAddr([2, 0, 0, 0, a, b]), requested: Some(Ipv4Addr::new(10, 78, a, b)), ..selects(1, 1) };
-            seen.learn(&forged, |_| true, at(number.into()));
+            learns(&mut seen, &forged, |_| true, at(number.into()));
         }
         assert_eq!((seen.by_address.len(), seen.by_mac.len()), (MAX_ADDRESSES, MAX_ADDRESSES));
+        assert_eq!(seen.by_time.len(), MAX_ADDRESSES);
+    }
+
+    #[test]
+    fn who_follows_the_changes_one_by_one_knows_all_that_is_remembered() {
+        let (mut seen, mut copy) = (Seen::default(), BTreeMap::new());
+        let mut state = 7_u32;
+        for step in 0..5000_u64 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let [_, who, last, kind] = state.to_le_bytes();
+            let (who, last) = (who % 9, last % 9);
+            let request = match kind % 4 {
+                0 => Request { ciaddr: address(last), ..request(7, mac(who), &[]) },
+                _ => selects(who, last),
+            };
+            let mut changes = seen.expire(at(step * 5000));
+            changes.extend(seen.learn(&request, ours, at(step * 5000)));
+            for change in changes {
+                match change {
+                    Learnt::Has(address, mac) => drop(copy.insert(address, mac)),
+                    Learnt::Lost(address) => drop(copy.remove(&address)),
+                }
+            }
+            assert_eq!(holders(&seen), copy.iter().map(|(address, mac)| (*address, *mac)).collect::<Vec<_>>(), "{step}");
+            assert_eq!((seen.by_mac.len(), seen.by_time.len()), (copy.len(), copy.len()));
+        }
     }
 
     #[test]
     fn offers_that_come_to_nothing_are_told_of_until_the_machine_comes_or_is_gone() {
         let mut unanswered = Unanswered::default();
         for secs in [0, 4, 12, 28] {
-            assert_eq!(unanswered.overdue(at(secs)), None);
+            assert_eq!(unanswered.overdue(at(secs)), []);
             unanswered.offered(mac(1), at(secs));
         }
-        assert_eq!(unanswered.overdue(at(28)), Some((mac(1), 1)));
+        assert_eq!(unanswered.overdue(at(28)), [mac(1)]);
+        assert_eq!((unanswered.news(at(28)), unanswered.news(at(29))), (vec![mac(1)], vec![]), "news once");
         unanswered.offered(mac(2), at(29));
-        assert_eq!(unanswered.overdue(at(29)), Some((mac(1), 1)));
-        assert_eq!(unanswered.overdue(at(28 + 15 * 60)), None, "it asks no more");
+        assert_eq!(unanswered.overdue(at(29)), [mac(1)]);
+        assert_eq!(unanswered.overdue(at(28 + 15 * 60)), [], "it asks no more");
         unanswered.came(mac(1));
-        assert_eq!(unanswered.overdue(at(30)), None);
+        assert_eq!(unanswered.overdue(at(30)), []);
         for number in 0..4000_u16 {
             let [a, b] = number.to_be_bytes();
             unanswered.offered(MacAddr([2, 1, 0, 0, a, b]), at(30));

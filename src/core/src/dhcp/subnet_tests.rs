@@ -66,7 +66,7 @@ fn a_machine_has_one_address_in_each_subnet_and_keeps_both() {
     let mut world = routed();
     let (near, far) = (held(&mut world, mac(1)), held_far(&mut world, mac(1)));
     assert_eq!((offered(&mut world, mac(1), 5), held_far(&mut world, mac(1))), (near, far));
-    let holders: Vec<_> = world.leases.holders().filter(|(_, m)| *m == mac(1)).collect();
+    let holders: Vec<_> = world.leases.holders().into_iter().filter(|(_, m)| *m == mac(1)).collect();
     assert_eq!(holders.len(), 2);
 }
 

@@ -134,10 +134,13 @@ impl Leases {
         self.by_address.iter().filter(|(_, lease)| lease.state != State::Offered).map(|(address, lease)| (*address, lease))
     }
 
-    /// Who has, or last had, which address; offers do not count.
-    pub fn holders(&self) -> impl Iterator<Item = (Ipv4Addr, MacAddr)> {
+    /// Who has, or last had, which address; offers do not count. What a machine runs on, and has for the longest, comes last.
+    #[must_use]
+    pub fn holders(&self) -> Vec<(Ipv4Addr, MacAddr)> {
         let holds = |lease: &Lease| matches!(lease.state, State::Bound | State::Released);
-        self.by_address.iter().filter(move |(_, lease)| holds(lease)).map(|(address, lease)| (*address, lease.holder.mac))
+        let mut all: Vec<(&Ipv4Addr, &Lease)> = self.by_address.iter().filter(|(_, lease)| holds(lease)).collect();
+        all.sort_by_key(|(address, lease)| (lease.state == State::Bound, lease.until, **address));
+        all.into_iter().map(|(address, lease)| (*address, lease.holder.mac)).collect()
     }
 
     /// How many addresses the table has under this MAC.

@@ -11,9 +11,13 @@ use kurrent_core::time::{Mono, Now};
 use kurrent_sys::arp::Claimed;
 use kurrent_sys::link::Link;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 /// The part of [`crate::shared::Faults`].
 const FAULT: &str = "dhcp-conflicts";
+
+/// What is shown of conflicts is not older.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// The watch over the boot network's addresses.
 pub struct Watch {
@@ -21,6 +25,7 @@ pub struct Watch {
     conflicts: Conflicts,
     subnet: Subnet,
     quiet: Quiet,
+    told: Mono,
 }
 
 /// [`Probe::heard`]; never where nothing is looked for. Cancel-safe.
@@ -41,7 +46,7 @@ impl Watch {
         match Probe::open(link.index, &config.boot_network) {
             Ok(probe) => {
                 let subnet = config.dhcp.local.clone();
-                Some(Self { probe, conflicts: Conflicts::new(&subnet), subnet, quiet: Quiet::default() })
+                Some(Self { probe, conflicts: Conflicts::new(&subnet), subnet, quiet: Quiet::default(), told: Mono::default() })
             }
             Err(error) => {
                 tracing::warn!(%error, "DHCP: addresses are given out without asking by ARP whether somebody uses them");
@@ -78,7 +83,8 @@ impl Watch {
                     self.probe.ask(address);
                 }
                 self.probe.again(self.conflicts.sweeps());
-                if !over.is_empty() {
+                // Who was heard again is seen then, too.
+                if !over.is_empty() || now.mono.since(self.told) >= TELL_EVERY {
                     self.tell(table, shared, now.mono);
                 }
             }
@@ -120,7 +126,7 @@ impl Watch {
     }
 
     /// The fault has no addresses in it: strangers must not change it all the time, as each change is logged.
-    fn tell(&self, table: &Leases, shared: &Shared, now: Mono) {
+    fn tell(&mut self, table: &Leases, shared: &Shared, now: Mono) {
         let all: Vec<_> = self.conflicts.list().copied().collect();
         let runs = |address| table.lease(address).is_some_and(|l| l.state == State::Bound && l.until > now);
         let must_be_free = |address| runs(address) || matches!(Owner::of(address, table), Owner::Reserved(_));
@@ -131,5 +137,6 @@ impl Watch {
             shared.faults.clear(FAULT);
         }
         shared.dhcp.set_conflicts(all);
+        self.told = now;
     }
 }

@@ -7,11 +7,11 @@ use super::port::{Outgoing, Port};
 use super::pxe_port::PxePort;
 use super::revoked::Revoked;
 use crate::listen::quiet::Quiet;
-use crate::shared::SharedRef;
+use crate::shared::{LeaseSnapshot, SharedRef};
 use anyhow::{Context, bail};
 use kurrent_core::dhcp::proxy::{self, Reason, View};
 use kurrent_core::dhcp::pxe::NO_LOADER;
-use kurrent_core::dhcp::seen::{Seen, Unanswered};
+use kurrent_core::dhcp::seen::{Learnt, Seen, Unanswered};
 use kurrent_core::dhcp::{msg, wire};
 use kurrent_core::time::Now;
 use kurrent_core::timeline::Step;
@@ -25,6 +25,7 @@ const DRAIN: usize = 256;
 const LOOK: Duration = Duration::from_secs(2);
 /// The fault's part.
 const PART: &str = "dhcp-proxy";
+const NEVER_CAME: &str = "offered a boot file again and again, and never came for it";
 
 /// Serves `interface` until it fails. Cancel-safe.
 ///
@@ -36,6 +37,8 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     let reader = port.reader()?;
     let mut pxe = PxePort::open(shared.clone(), &interface)?;
     tracing::info!(%interface, address = %shared.config.boot_network.address, "DHCP: serving as a proxy: another server gives the addresses");
+    // Nothing is known of leases at the start; from now on only what changes is published.
+    shared.leases.store(Arc::default());
     let (quiet, revoked, seen, unanswered) = Default::default();
     let mut proxy = Proxy { shared, port, quiet, revoked, seen, unanswered };
     let mut reader = reader;
@@ -56,13 +59,8 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
                 if taken == 0 {
                     bail!("DHCP: the reader has ended; see the log before this line");
                 }
-                let mut changed = false;
-                for datagram in datagrams.drain(..) {
-                    changed |= proxy.received(&datagram, clock::now());
-                }
-                if changed {
-                    proxy.publish();
-                }
+                let learnt: Vec<Learnt> = datagrams.drain(..).flat_map(|datagram| proxy.received(&datagram, clock::now())).collect();
+                proxy.publish(&learnt);
             }
         }
     }
@@ -78,8 +76,8 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// Whether something was learnt of who has which address.
-    fn received(&mut self, octets: &[u8], now: Now) -> bool {
+    /// What was learnt of who has which address.
+    fn received(&mut self, octets: &[u8], now: Now) -> Vec<Learnt> {
         self.shared.dhcp.counters.count("received");
         let request = wire::decode(octets).map_err(|e| e.to_string()).and_then(|p| msg::request(&p).map_err(|e| format!("{e:?}")));
         let request = match request {
@@ -89,9 +87,13 @@ impl Proxy {
                 if let Some(more) = self.quiet.admit("malformed", now.mono) {
                     tracing::debug!(%why, more, "DHCP: not a request");
                 }
-                return false;
+                return Vec::new();
             }
         };
+        if self.shared.dhcp.is_own_question(&request) {
+            self.shared.dhcp.counters.count("ignored: our own question for other servers, through a relay");
+            return Vec::new();
+        }
         let config = &self.shared.config;
         let serves = |address| address != config.boot_network.address && config.dhcp.subnets().any(|subnet| subnet.contains(address));
         let learnt = self.seen.learn(&request, serves, now.mono);
@@ -133,25 +135,43 @@ impl Proxy {
         }
     }
 
-    fn publish(&self) {
-        self.shared.leases.store(Arc::new(self.seen.holders().collect()));
+    /// What changed, and no more: whoever names a new address in each REQUEST must not make us copy all.
+    fn publish(&self, learnt: &[Learnt]) {
+        if learnt.is_empty() {
+            return;
+        }
+        let mut snapshot = LeaseSnapshot::clone(&self.shared.leases.load());
+        for change in learnt {
+            match *change {
+                Learnt::Has(address, mac) => snapshot.give(address, mac),
+                Learnt::Lost(address) => snapshot.take(address),
+            }
+        }
+        self.shared.leases.store(Arc::new(snapshot));
     }
 
     /// Who has come for its file, and whom nobody tells what to do.
     fn look(&mut self, now: Now) {
-        if self.seen.expire(now.mono) {
-            self.publish();
-        }
+        let learnt = self.seen.expire(now.mono);
+        self.publish(&learnt);
         let timelines = &self.shared.timelines;
         let came = |mac| timelines.of(mac).is_some_and(|boot| boot.marks.iter().any(|mark| mark.step > Step::Dhcp));
         let come: Vec<_> = self.unanswered.waiting().filter(|mac| came(*mac)).collect();
         come.into_iter().for_each(|mac| self.unanswered.came(mac));
-        match self.unanswered.overdue(now.mono) {
-            None => self.shared.faults.clear(PART),
-            Some((mac, all)) => {
-                let own = self.shared.config.boot_network.address;
-                self.shared.faults.set(PART, proxy::hint(mac, all.saturating_sub(1), own));
-            }
+        let news = self.unanswered.news(now.mono);
+        for mac in &news {
+            timelines.sight(*mac, "dhcp", NEVER_CAME, true, now);
+        }
+        if let Some(mac) = news.first()
+            && let Some(more) = self.quiet.admit(NEVER_CAME, now.mono)
+        {
+            tracing::warn!(%mac, machines = news.len(), more, "DHCP: {NEVER_CAME}");
+        }
+        let overdue = self.unanswered.overdue(now.mono);
+        if overdue.is_empty() {
+            self.shared.faults.clear(PART);
+        } else {
+            self.shared.faults.set(PART, proxy::hint(&overdue, self.shared.config.boot_network.address));
         }
     }
 }

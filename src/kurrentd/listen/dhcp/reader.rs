@@ -19,6 +19,8 @@ use tokio::sync::mpsc;
 const QUEUE: usize = 4096;
 /// Longest datagram that is looked at; a longer one is cut and then refused as malformed.
 const DATAGRAM_BYTES: usize = 2048;
+/// Datagrams taken before it is asked again whether to stop.
+const DRAIN: usize = 256;
 /// The interface is down, or an ICMP error came back: that neither ends the service nor may it spin.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -38,7 +40,7 @@ impl Reader {
         let count = left_out.clone();
         let work = move || {
             let mut quiet = Quiet::default();
-            while let Err(error) = fetch(&socket, &stopped, &fetched, &count) {
+            while let Err(error) = fetch(&*socket, &stopped, &fetched, &count) {
                 if let Some(more) = quiet.admit("receive", clock::now().mono) {
                     tracing::warn!(%error, more, "DHCP: receiving");
                 }
@@ -72,7 +74,7 @@ impl Drop for Reader {
 }
 
 /// Until it is stopped, or an error.
-fn fetch(socket: &Socket, stopped: &UnixStream, fetched: &mpsc::Sender<Box<[u8]>>, left_out: &AtomicU64) -> io::Result<()> {
+fn fetch(socket: &impl AsFd, stopped: &UnixStream, fetched: &mpsc::Sender<Box<[u8]>>, left_out: &AtomicU64) -> io::Result<()> {
     let mut buffer = vec![0; DATAGRAM_BYTES];
     loop {
         let mut waiting = [PollFd::new(socket.as_fd(), PollFlags::POLLIN), PollFd::new(stopped.as_fd(), PollFlags::POLLIN)];
@@ -83,7 +85,8 @@ fn fetch(socket: &Socket, stopped: &UnixStream, fetched: &mpsc::Sender<Box<[u8]>
         if waiting.get(1).is_some_and(|stopped| stopped.any().unwrap_or(true)) {
             return Ok(());
         }
-        loop {
+        // A flood must not keep it from its end.
+        for _ in 0..DRAIN {
             let len = match nix::unistd::read(socket, &mut buffer).map_err(io::Error::from) {
                 Ok(len) => len,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -101,6 +104,18 @@ mod tests {
     use super::*;
     use socket2::{Domain, Type};
     use std::net::{Ipv4Addr, SocketAddrV4};
+
+    #[test]
+    fn it_ends_in_the_middle_of_a_flood_that_does_not() {
+        let flood = std::fs::File::open("/dev/zero").unwrap();
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let (fetched, mut datagrams) = mpsc::channel(1);
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || ended.send(fetch(&flood, &stopped, &fetched, &AtomicU64::new(0)).is_ok()));
+        assert!(datagrams.blocking_recv().is_some());
+        drop(stop);
+        assert_eq!(end.recv_timeout(Duration::from_secs(60)), Ok(true));
+    }
 
     #[tokio::test]
     async fn all_come_in_order_what_is_too_much_is_counted_and_the_end_is_quick() {

@@ -55,6 +55,22 @@ mod tests {
     use crate::ledger::DeviceState;
 
     #[test]
+    fn of_two_addresses_of_a_machine_the_one_that_it_runs_on_is_told_last() {
+        let world = World::default();
+        let bound = |last: u8, secs: u64| {
+            Record::new(Ipv4Addr::new(10, 77, 0, last), mac(1).into(), RecordState::Bound, Duration::from_secs(secs), at(0))
+        };
+        let released = |last: u8| Record { state: RecordState::Released, ..bound(last, 3000) };
+        let latest =
+            |records: &[Record]| Leases::restore(&world.config.dhcp, SERVER, records, &world.ledger, at(1)).holders().pop().unwrap().0;
+        for n in 20..120 {
+            assert_eq!(latest(&[bound(n, 900), bound(n + 1, 800)]), Ipv4Addr::new(10, 77, 0, n));
+            assert_eq!(latest(&[bound(n, 800), bound(n + 1, 900)]), Ipv4Addr::new(10, 77, 0, n + 1));
+            assert_eq!(latest(&[bound(n, 900), released(n + 1)]), Ipv4Addr::new(10, 77, 0, n));
+        }
+    }
+
+    #[test]
     fn a_quarantine_that_was_ended_for_anothers_sake_does_not_come_back_with_a_restart() {
         let mut world = World::with_range(100, 115);
         let address = |n: u8| Ipv4Addr::new(10, 77, 0, 99 + n);
