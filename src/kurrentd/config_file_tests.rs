@@ -39,6 +39,7 @@ fn every_commented_key_of_the_example_is_valid_and_shows_its_default() {
     );
     let via = Ipv4Addr::new(10, 77, 0, 254);
     assert_eq!(std::mem::take(&mut config.dhcp.routes), [Route { network: Ipv4Addr::new(10, 78, 0, 0), prefix: 24, via }]);
+    assert_eq!(std::mem::take(&mut config.dhcp.relays), [Ipv4Addr::new(192, 0, 2, 1)]);
     assert!(config.ipv6.take().is_some_and(|six| six.address == "fd00:77::1".parse::<std::net::Ipv6Addr>().unwrap()));
     assert_eq!((config.tftp.folder.take(), config.tftp.ports.take()), (Some("/data/tftp".into()), Some((49152, 49407))));
     assert_eq!(std::mem::take(&mut config.tftp.allow), [(Ipv4Addr::new(192, 0, 2, 0), 24)]);
