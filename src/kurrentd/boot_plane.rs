@@ -79,7 +79,7 @@ pub enum Answer {
 pub struct Peer {
     /// Its address.
     pub address: IpAddr,
-    /// Who holds that address by DHCP.
+    /// Who holds that address: by DHCP, or as the kernel's neighbour.
     pub lease: Option<MacAddr>,
 }
 
@@ -195,7 +195,7 @@ impl BootPlane {
             Ok(mac) => mac,
             Err(refusal) => return self.refuse(form.get("mac").parse().ok(), VERB, refusal, now),
         };
-        if let Err(refusal) = boot::may_report(self.shared.config.dhcp.mode, peer.lease, mac) {
+        if let Err(refusal) = boot::may_report(self.shared.config.dhcp.mode, self.shared.leased(peer), mac) {
             return self.refuse(Some(mac), VERB, refusal, now);
         }
         self.shared.timelines.mark(mac, Step::Script, now);
@@ -307,12 +307,17 @@ impl BootPlane {
                 given.ok_or_else(|| Refused(Refusal::NotReady, "it has no IPv4 address for its disk".into()))?
             }
         };
+        // The worker keeps the address and asks no DHCP server: what its own network is like it learns here.
+        let subnet = config.dhcp.subnets().find(|subnet| subnet.contains(address)).ok_or_else(|| {
+            let why = format!("its address {address} is in none of the networks that are known; name its network in spec.dhcp.subnets");
+            Refused(Refusal::NotReady, why)
+        })?;
         let facts = BootFacts {
             mac,
             address,
-            prefix: config.boot_network.prefix,
-            gateway: config.dhcp.local.router,
-            dns: config.dhcp.local.dns.clone(),
+            prefix: subnet.prefix,
+            gateway: subnet.router,
+            dns: subnet.dns.clone(),
             boot_id: boot_id.to_string(),
             report_key: report_key.clone(),
         };

@@ -1,6 +1,7 @@
 //! What every task of the daemon is handed: snapshots to read, and the few ways to make something happen.
 
 use crate::audit::Audit;
+use crate::boot_plane::Peer;
 use crate::credentials::CredentialStore;
 use crate::ledger::LedgerHandle;
 use crate::reconcile::TargetHandle;
@@ -10,7 +11,6 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use imbl::OrdMap;
 use kurrent_core::config::{Config, DhcpMode};
-use kurrent_core::dhcp6::machine;
 use kurrent_core::id::MacAddr;
 use kurrent_core::policy::{self, Silence};
 use kurrent_sys::clock;
@@ -175,21 +175,33 @@ impl Shared {
         ledger.into_iter().chain(audit).chain(self.faults.list()).collect()
     }
 
-    /// Which machine has this address, as far as we know. As a proxy we give none: on our own link the kernel knows who answers
-    /// to it, and behind a router there is what was seen on port 67. An IPv6 address tells its machine, or the kernel knows who
-    /// has it.
+    /// Which machine has this address, as far as we know: by our lease, and on our own link by the kernel, who knows who answers
+    /// to an address that somebody gave itself. As a proxy we give none, so there the kernel comes first, and behind a router
+    /// there is what was seen on port 67. What an IPv6 address tells of its machine is its own choice and counts for nothing
+    /// here; all of them are of our link.
     #[must_use]
     pub fn holder(&self, address: IpAddr) -> Option<MacAddr> {
+        let network = &self.config.boot_network;
+        let neighbour = || self.neighbours.mac_of(network.address, address, clock::now().mono);
         match address {
             IpAddr::V4(v4) => {
-                let on_link = self.config.dhcp.mode == DhcpMode::Proxy && self.config.boot_network.contains(v4);
-                let neighbour = if on_link { self.neighbours.mac_of(v4, clock::now().mono) } else { None };
-                neighbour.or_else(|| self.leases.load().holder(v4))
+                let leased = || self.leases.load().holder(v4);
+                match (network.contains(v4), self.config.dhcp.mode) {
+                    (false, _) => leased(),
+                    (true, DhcpMode::Proxy) => neighbour().or_else(leased),
+                    (true, DhcpMode::Server | DhcpMode::Off) => leased().or_else(neighbour),
+                }
             }
-            IpAddr::V6(v6) => {
-                let own = self.config.ipv6.as_ref()?.address;
-                machine::holder(own, v6).or_else(|| kurrent_sys::neighbour::find(address).ok().flatten())
-            }
+            IpAddr::V6(_) => neighbour(),
+        }
+    }
+
+    /// Who was given the peer's address: the kernel's word for whose it is makes no lease of an IPv4 address. IPv6 has no leases.
+    #[must_use]
+    pub fn leased(&self, peer: Peer) -> Option<MacAddr> {
+        match peer.address {
+            IpAddr::V4(v4) => peer.lease.filter(|mac| self.leases.load().holder(v4) == Some(*mac)),
+            IpAddr::V6(_) => peer.lease,
         }
     }
 

@@ -12,6 +12,7 @@ mod dhcp_wire;
 mod explain;
 mod faults;
 mod fuzz;
+mod holders;
 mod http;
 mod ipv6;
 mod net;

@@ -3,6 +3,7 @@
 
 mod believed;
 mod compatibility;
+mod subnets;
 
 use super::*;
 use ed25519_dalek::SigningKey;
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 pub(crate) const MAC: &str = "52:54:00:00:00:01";
 const OTHER: &str = "52:54:00:00:00:02";
+/// Of the boot network; nobody has leased it.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const DEVICE_SECRET: [u8; 32] = [6; 32];
 
 /// A boot plane with its folder.
@@ -131,7 +134,7 @@ pub(crate) fn key() -> SigningKey {
 }
 
 fn peer() -> Peer {
-    Peer { address: Ipv4Addr::LOCALHOST.into(), lease: None }
+    Peer { address: ADDRESS.into(), lease: None }
 }
 
 fn form(text: &str) -> Form {
@@ -209,16 +212,10 @@ async fn k05_a_machine_reports_waits_is_bound_proves_itself_and_gets_sealed_cred
         assert_eq!(set(&script, name), value, "{script}");
     }
     let boot_id = script.split("kurrent.boot=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-    let Answer::Blob(archive) = bench.plane.sealed(&boot_id, now) else { panic!("no sealed blob") };
-    let at = archive.windows(8).position(|w| w == kurrent_handshake::SEALED_MAGIC).unwrap();
-    let sealed = (at..archive.len()).rev().find_map(|end| session.open(&archive[at..end]).ok()).expect("the device can open it");
-    let credentials = Credentials::parse(&sealed).unwrap();
-    assert_eq!(
-        (credentials.worker.as_str(), credentials.boot_id.as_str(), credentials.address),
-        ("w1", boot_id.as_str(), Ipv4Addr::LOCALHOST)
-    );
-    let secret = credentials.host_secret.clone();
-    assert!(!format!("{script:?}{archive:?}{:?}", bench.audited()).contains(secret.reveal()), "secrets are only inside the seal");
+    let (archive, credentials) = bench.unsealed(&boot_id, &session, now);
+    assert_eq!((credentials.worker.as_str(), credentials.boot_id.as_str(), credentials.address), ("w1", boot_id.as_str(), ADDRESS));
+    let said = format!("{script:?}{archive:?}{:?}", bench.audited());
+    assert!(!said.contains(credentials.host_secret.reveal()), "secrets are only inside the seal");
 
     let report = |step: &str, detail: &str, key: &[u8; 32]| {
         let proof = hex::encode(report_proof(key, &boot_id, step, detail));

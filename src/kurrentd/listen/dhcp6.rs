@@ -14,7 +14,7 @@ use kurrent_core::dhcp6::{Decision, Reason, View, boot, decide};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::{Mono, Now};
 use kurrent_core::timeline::{Boot, Step};
-use kurrent_sys::{clock, neighbour};
+use kurrent_sys::clock;
 use sha2::{Digest as _, Sha256};
 use socket2::{Domain, Socket, Type};
 use std::collections::HashMap;
@@ -22,6 +22,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 use tokio::net::UdpSocket;
+use tokio::time::MissedTickBehavior;
 
 /// A rack's worth of firmware that starts at once; the kernel counts about 2 KiB per datagram.
 const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
@@ -33,6 +34,12 @@ const BOOT_SERVER_PORT: u16 = 4011;
 const REVOKED_AUDIT_INTERVAL: Duration = Duration::from_secs(60);
 /// Revoked machines whose last audit is remembered.
 const MAX_REVOKED_AUDITS: usize = 4096;
+/// A message from an address that the kernel does not know yet waits for its answer to a neighbour solicitation; clients ask
+/// again after a second (`SOL_TIMEOUT`, RFC 8415 s7.6).
+const WAIT: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Messages that wait, one of each address: a rack that starts at once. At most 256 KiB.
+const MAX_WAITING: usize = 64;
 /// DUID-UUID (RFC 6355).
 const DUID_UUID: u16 = 4;
 
@@ -55,12 +62,19 @@ pub async fn serve(shared: SharedRef, ipv6: Ipv6, interface: String) -> anyhow::
         declined: Declined::default(),
         quiet: Quiet::default(),
         audited: HashMap::new(),
+        waiting: Vec::new(),
     };
+    let mut again = tokio::time::interval(LOOK_AGAIN);
+    again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut buffer, mut boot_buffer) = (vec![0; DATAGRAM_BYTES], vec![0; DATAGRAM_BYTES]);
     loop {
         let (received, socket, octets) = tokio::select! {
             received = socket.recv_from(&mut buffer) => (received, &socket, &buffer),
             received = boot_server.recv_from(&mut boot_buffer) => (received, &boot_server, &boot_buffer),
+            _ = again.tick(), if !server.waiting.is_empty() => {
+                server.look_again(&socket, &boot_server, clock::now());
+                continue;
+            }
         };
         match received {
             Ok((len, SocketAddr::V6(source))) => server.received(socket, octets.get(..len).unwrap_or_default(), source, clock::now()),
@@ -101,6 +115,10 @@ fn server_id(key: &[u8; 32]) -> Vec<u8> {
     DUID_UUID.to_be_bytes().into_iter().chain(digest.into_iter().take(16)).collect()
 }
 
+fn is_4011(socket: &UdpSocket) -> bool {
+    socket.local_addr().is_ok_and(|a| a.port() == BOOT_SERVER_PORT)
+}
+
 struct Server {
     shared: SharedRef,
     ipv6: Ipv6,
@@ -109,15 +127,54 @@ struct Server {
     declined: Declined,
     quiet: Quiet,
     audited: HashMap<MacAddr, Mono>,
+    waiting: Vec<Waiting>,
+}
+
+/// A message of which nobody knows yet who sent it.
+struct Waiting {
+    octets: Vec<u8>,
+    source: SocketAddrV6,
+    on_4011: bool,
+    since: Mono,
 }
 
 impl Server {
+    /// A datagram came. When the kernel does not know whose it is, it asks, and the message waits for that.
     fn received(&mut self, socket: &UdpSocket, octets: &[u8], source: SocketAddrV6, now: Now) {
+        if self.answered(socket, octets, source, now) {
+            return;
+        }
+        let waits = self.waiting.iter().any(|waiting| waiting.source == source);
+        if waits || self.waiting.len() >= MAX_WAITING {
+            self.note_line(class(Reason::NoMachine), &source, now);
+            return;
+        }
+        self.shared.neighbours.ask(self.index, IpAddr::V6(*source.ip()), now.mono);
+        self.waiting.push(Waiting { octets: octets.to_vec(), source, on_4011: is_4011(socket), since: now.mono });
+    }
+
+    /// Whether the kernel knows by now who sent what waits.
+    fn look_again(&mut self, socket: &UdpSocket, boot_server: &UdpSocket, now: Now) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let to = if waiting.on_4011 { boot_server } else { socket };
+            if self.answered(to, &waiting.octets, waiting.source, now) {
+                continue;
+            }
+            if now.mono.since(waiting.since) < WAIT {
+                self.waiting.push(waiting);
+            } else {
+                self.note_line(class(Reason::NoMachine), &waiting.source, now);
+            }
+        }
+    }
+
+    /// Answers, or is silent for a reason; false: it is not known yet which machine on our link asks.
+    fn answered(&mut self, socket: &UdpSocket, octets: &[u8], source: SocketAddrV6, now: Now) -> bool {
         let own = self.ipv6.address;
         // Nobody else is on our link: relays have an address of it, too.
         if !source.ip().is_unicast_link_local() && !machine::in_prefix(own, *source.ip()) {
             self.note_line("silent: not from this link", &source, now);
-            return;
+            return true;
         }
         let received = match wire::decode(octets) {
             Ok(received) => received,
@@ -125,10 +182,13 @@ impl Server {
                 if let Some(more) = self.quiet.admit("malformed", now.mono) {
                     tracing::info!(%why, %source, more, "DHCPv6: not a request");
                 }
-                return;
+                return true;
             }
         };
-        let mac = machine::machine(&received, own, *source.ip(), |address| self.neighbour(address));
+        let mac = machine::machine(&received, own, *source.ip(), |address| self.neighbour(address, now));
+        if mac.is_none() && received.relays.is_empty() {
+            return false;
+        }
         let ledger = self.shared.ledger.snapshot();
         let view = View {
             ipv6: &self.ipv6,
@@ -147,8 +207,7 @@ impl Server {
         if let Some(reply) = reply {
             // A relay listens where we do (RFC 8415 s7.2); EDK2's question on 4011 is answered where it came from.
             let direct = received.relays.is_empty();
-            let on_4011 = socket.local_addr().is_ok_and(|a| a.port() == BOOT_SERVER_PORT);
-            let port = if on_4011 {
+            let port = if is_4011(socket) {
                 source.port()
             } else if direct {
                 CLIENT_PORT
@@ -166,20 +225,11 @@ impl Server {
             Some(mac) => self.note(&received, mac, reason, now),
             None => self.note_line(class(reason), &source, now),
         }
+        true
     }
 
-    /// Who has this address. When the kernel does not know, it asks, and the client's next try is answered.
-    fn neighbour(&self, address: Ipv6Addr) -> Option<MacAddr> {
-        let address = IpAddr::V6(address);
-        match neighbour::find(address) {
-            Ok(Some(mac)) => return Some(mac),
-            Ok(None) => {}
-            Err(error) => tracing::debug!(%error, "DHCPv6"),
-        }
-        if let Err(error) = neighbour::ask(self.index, address) {
-            tracing::debug!(%error, "DHCPv6");
-        }
-        None
+    fn neighbour(&self, address: Ipv6Addr, now: Now) -> Option<MacAddr> {
+        self.shared.neighbours.mac_of(self.shared.config.boot_network.address, IpAddr::V6(address), now.mono)
     }
 
     fn note_line(&mut self, class: &'static str, source: &SocketAddrV6, now: Now) {

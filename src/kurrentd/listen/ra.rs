@@ -51,8 +51,11 @@ pub async fn serve(shared: SharedRef, ipv6: Ipv6, interface: String) -> anyhow::
                 match socket.get_ref().receive(&mut buffer) {
                     Ok(Some(heard)) => {
                         let solicitor = ra::solicitation(heard.octets, heard.hop_limit, heard.source);
-                        if solicitor.is_some_and(|s| answers(&shared, s)) {
-                            schedule.solicited(clock::now().mono, random());
+                        let now = clock::now().mono;
+                        if let Some(solicitor) = solicitor.filter(|_| schedule.is_far(now))
+                            && answers(&shared, solicitor)
+                        {
+                            schedule.solicited(now, random());
                         }
                     }
                     Ok(None) => {}

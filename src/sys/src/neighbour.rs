@@ -16,23 +16,26 @@ const NUD_NOBODY: u16 = 0x01 | 0x20;
 /// Octets of `ndmsg`.
 const NDMSG: usize = 12;
 
-/// Who has this address, as far as the kernel has seen; on any interface.
+/// Who has this address on the link of interface `index`, as far as the kernel has seen. One entry is looked up (Linux 5.0), so
+/// it costs the same with a full table.
 ///
 /// # Errors
 /// The kernel's.
-pub fn find(address: IpAddr) -> Result<Option<MacAddr>, LinkError> {
-    let mut body = vec![0; NDMSG];
-    if let Some(first) = body.first_mut() {
-        *first = family(address);
-    }
+pub fn find(index: u32, address: IpAddr) -> Result<Option<MacAddr>, LinkError> {
+    let mut body = vec![family(address), 0, 0, 0];
+    body.extend(index.to_ne_bytes());
+    body.resize(NDMSG, 0);
+    link::attribute(&mut body, NDA_DST, &octets(address));
     let mut found = None;
-    link::dump(RTM_GETNEIGH, &body, |kind, body| {
+    let asked = link::question(RTM_GETNEIGH, &body, |kind, body| {
         if kind == RTM_NEWNEIGH {
-            found = parse(body, address).or(found);
+            found = parse(body, address);
         }
-    })
-    .map_err(link::fault(format!("looking for the neighbour {address}")))?;
-    Ok(found)
+    });
+    match asked {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        asked => asked.map(|()| found).map_err(link::fault(format!("looking for the neighbour {address}"))),
+    }
 }
 
 /// Has the kernel ask who has this address: a later [`find`] knows. An entry that is there is used, not replaced.
@@ -99,8 +102,10 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked_and_nobody_has_the_unspecified_address() {
-        assert_eq!(find("::".parse().unwrap()).unwrap(), None);
-        assert_eq!(find("0.0.0.0".parse().unwrap()).unwrap(), None);
+    fn the_kernel_is_asked_for_one_address_and_says_when_nobody_has_it() {
+        // Of the loopback interface, which is there everywhere.
+        assert_eq!(find(1, "::".parse().unwrap()).unwrap(), None);
+        assert_eq!(find(1, "192.0.2.1".parse().unwrap()).unwrap(), None);
+        assert!(find(u32::MAX >> 1, "192.0.2.1".parse().unwrap()).is_err(), "no such interface");
     }
 }

@@ -47,7 +47,7 @@ fn captured_messages_decode_and_are_answered_as_reviewed() {
         let hex_text = std::fs::read_to_string(folder.join(format!("{name}.hex"))).unwrap();
         let octets = hex::decode(hex_text.split_whitespace().collect::<String>()).unwrap();
         let received = wire::decode(&octets).unwrap();
-        let mac = machine::machine(&received, OWN, SOURCE.parse().unwrap(), |_| None);
+        let mac = machine::machine(&received, OWN, SOURCE.parse().unwrap(), |address| machine::holder(OWN, address));
         assert_eq!(mac.unwrap().to_string(), "52:54:00:00:07:01", "{name}");
         let decision = decide(&received, mac, &view, Mono::default());
         let reply = decision.reply.unwrap();

@@ -37,7 +37,7 @@ pub fn address(own: Ipv6Addr, mac: MacAddr, variant: u16) -> Ipv6Addr {
 }
 
 /// Whose address this is by its form: one that we give out, or one that a machine makes of its MAC (EUI-64, RFC 4291 appendix
-/// A), link-local or in our prefix. `None`: it has no such form; the kernel's neighbour table may know.
+/// A), link-local or in our prefix. `None`: it has no such form. On our own link this proves nothing.
 #[must_use]
 pub fn holder(own: Ipv6Addr, of: Ipv6Addr) -> Option<MacAddr> {
     if !of.is_unicast_link_local() && !in_prefix(own, of) {
@@ -55,8 +55,8 @@ pub fn holder(own: Ipv6Addr, of: Ipv6Addr) -> Option<MacAddr> {
     mac.is_unicast().then_some(mac)
 }
 
-/// Who asks, of `source`. `neighbour` is asked for who has an on-link address that does not tell its MAC. In this order: what
-/// the relay nearest to the client saw (option 79), the client's own link-local address, and behind a relay the DUID.
+/// Who asks, of `source`. On our own link `neighbour` is asked for who has that address: its form is the sender's choice. Behind a
+/// relay, in this order: what the relay nearest to the client saw (option 79), the client's link-local address, and the DUID.
 #[must_use]
 pub fn machine(
     received: &Received,
@@ -65,7 +65,7 @@ pub fn machine(
     neighbour: impl FnOnce(Ipv6Addr) -> Option<MacAddr>,
 ) -> Option<MacAddr> {
     let Some(Relay { link_layer, peer, .. }) = received.relays.last() else {
-        return holder(own, source).or_else(|| neighbour(source));
+        return neighbour(source);
     };
     link_layer.or_else(|| holder(own, *peer)).or_else(|| of_duid(received.options.bytes(option::CLIENT_ID)?))
 }
@@ -152,8 +152,10 @@ mod tests {
             let asked = machine(&received(relays, duid), OWN, source.parse().unwrap(), |_| neighbour);
             assert_eq!(asked, expected, "{source} {duid:?}");
         };
-        check(vec![], &other, "fe80::5054:ff:fe12:3456", None, Some(MAC));
-        check(vec![], &uuid, "fe80::5054:ff:fe12:3456", None, Some(MAC));
+        check(vec![], &uuid, "fe80::5054:ff:fe12:3456", Some(MAC), Some(MAC));
+        // Its form is the sender's choice: the link counts, and what the link does not know is nobody.
+        check(vec![], &other, "fe80::ff:fe00:9", Some(MAC), Some(MAC));
+        check(vec![], &uuid, "fe80::5054:ff:fe12:3456", None, None);
         check(vec![], &other, "fe80::1234", Some(MAC), Some(MAC));
         check(vec![], &other, "fe80::1234", None, None);
         check(vec![relay("fe80::1234", Some(MAC))], &other, "fd00:77::2", None, Some(MAC));

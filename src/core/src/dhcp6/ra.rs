@@ -123,6 +123,14 @@ impl Schedule {
         self.next = self.next.min(now.after(delay).max(allowed));
     }
 
+    /// Whether the next one is not due anyway by when a solicitation would be answered: otherwise nobody has to find out who
+    /// solicits, so a flood of solicitations costs one look in three seconds.
+    #[must_use]
+    pub fn is_far(&self, now: Mono) -> bool {
+        let allowed = self.last.map_or(now, |last| last.after(LEAST_APART)).max(now);
+        self.next > allowed.after(Duration::from_millis(ANSWER_WITHIN_MILLIS))
+    }
+
     /// It could not be sent: the NIC's own address is still looked for on the link, or the link is down.
     pub fn failed(&mut self, now: Mono) {
         self.next = now.after(RETRY);
@@ -215,7 +223,10 @@ mod tests {
                     last = Some(sent);
                 }
                 now = until;
-                schedule.solicited(now, random);
+                if schedule.is_far(now) {
+                    schedule.solicited(now, random);
+                }
+                prop_assert!(!schedule.is_far(now), "the second one costs nothing");
                 let due = last.map_or(now, |last: Mono| last.after(LEAST_APART)).max(now.after(Duration::from_millis(500)));
                 prop_assert!(schedule.next() <= due);
             }

@@ -71,6 +71,10 @@ async fn reports_from_an_address_without_a_lease_admit_refresh_and_plant_nothing
         let script = text(bench.report_from("52:54:00:00:00:04", &report_form(mac, &forger)).await);
         assert!(set(&script, "kreason").contains("mac_mismatch"), "{script}");
     }
+    // The kernel knows whose static address it is, and it speaks for itself: that is no lease.
+    let neighbour = Peer { address: ADDRESS.into(), lease: Some(OTHER.parse().unwrap()) };
+    let script = text(bench.plane.report(neighbour, &form(&report_form(OTHER, &forger)), clock::now()).await);
+    assert!(set(&script, "kreason").contains("no lease for this address"), "{script}");
     let after = bench.plane.shared.ledger.snapshot();
     assert_eq!((after.generation, &after.devices), (before.generation, &before.devices));
     assert!(bench.plane.shared.ledger.knocking().list().is_empty());

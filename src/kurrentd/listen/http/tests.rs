@@ -20,6 +20,13 @@ pub(super) async fn served(limits: Limits) -> Served {
     served_by(Bench::new(true), limits).await
 }
 
+/// The tests' own addresses are of a network whose machines may boot.
+async fn served_to_workers() -> Served {
+    let mut config = kurrent_core::config::Config::default();
+    config.dhcp.relayed.push(kurrent_core::config::Subnet { address: [127, 0, 0, 0].into(), prefix: 8, ..config.dhcp.local.clone() });
+    served_by(Bench::with(config), LIMITS).await
+}
+
 pub(super) async fn served_by(bench: Bench, limits: Limits) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -186,7 +193,7 @@ async fn only_names_of_the_table_are_served() {
 
 #[tokio::test]
 async fn a_whole_boot_over_the_wire() {
-    let server = served(LIMITS).await;
+    let server = served_to_workers().await;
     server.bench.open_window().await;
     server.bench.lease(MAC);
     let device = key();
@@ -335,7 +342,7 @@ async fn a_file_that_shrinks_while_it_is_sent_breaks_the_connection_instead_of_b
 /// Existing scripts know `chain` and `imgfetch` only.
 #[tokio::test]
 async fn a_boot_by_urls_alone_goes_as_far_as_one_by_forms() {
-    let server = served(LIMITS).await;
+    let server = served_to_workers().await;
     server.bench.lease(MAC);
     server.bench.open_window().await;
     let device = key();
