@@ -34,12 +34,12 @@ const BOOT_SERVER_PORT: u16 = 4011;
 const REVOKED_AUDIT_INTERVAL: Duration = Duration::from_secs(60);
 /// Revoked machines whose last audit is remembered.
 const MAX_REVOKED_AUDITS: usize = 4096;
-/// A message from an address that the kernel does not know yet waits for its answer to a neighbour solicitation; clients ask
-/// again after a second (`SOL_TIMEOUT`, RFC 8415 s7.6).
-const WAIT: Duration = Duration::from_secs(1);
+/// A message from an address that the kernel does not know yet waits for the answer to its three neighbour solicitations, a second
+/// apart (RFC 4861 s10): the first is lost while our own link-local address is still looked for on the link.
+const WAIT: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Messages that wait, one of each address: a rack that starts at once. At most 256 KiB.
-const MAX_WAITING: usize = 64;
+/// Messages that wait, one of each address: as many as the kernel is made to ask for meanwhile. At most 768 KiB.
+const MAX_WAITING: usize = 192;
 /// DUID-UUID (RFC 6355).
 const DUID_UUID: u16 = 4;
 
