@@ -269,3 +269,41 @@ fn strangers_take_seven_eighths_of_the_range_and_the_ledgers_devices_find_the_re
     let given = offered(&mut world, forged(9999), 8000);
     assert!((1..=12).all(|n| world.leases.address_of(mac(n).into(), SubnetId::LOCAL) != Some(given)));
 }
+
+/// A range of 32 that strangers have filled as far as they may.
+fn filled_by_strangers() -> World {
+    let mut world = World::with_range(100, 131);
+    for n in 0..64 {
+        let who = forged(n);
+        if let Some((packet, _)) = world.ask(&request(DISCOVER, who, &[]), at(0)).reply {
+            world.ask(&select(who, packet.yiaddr), at(0));
+        }
+    }
+    world
+}
+
+#[test]
+fn what_is_kept_for_the_ledgers_devices_is_not_used_up_by_arp_claims() {
+    let mut world = World::with_range(100, 131);
+    let claimed = (100..132).filter(|n| world.leases.avoid(address(*n), forged(u32::from(*n)))).count();
+    assert_eq!(claimed, 28, "an eighth is kept");
+    world = filled_by_strangers();
+    assert_eq!((100..132).filter(|n| world.leases.avoid(address(*n), forged(9))).count(), 0);
+    for n in 1..=4 {
+        world.record(mac(n), DeviceState::Pooled);
+        held(&mut world, mac(n));
+    }
+}
+
+#[test]
+fn what_is_kept_for_the_ledgers_devices_is_not_used_up_by_declines_forged_in_the_name_of_one() {
+    let mut world = filled_by_strangers();
+    world.record(mac(1), DeviceState::Pooled);
+    for _ in 0..20 {
+        let Some((packet, _)) = world.ask(&request(DISCOVER, mac(1), &[]), at(1)).reply else { break };
+        world.ask(&select(mac(1), packet.yiaddr), at(1));
+        world.ask(&decline(mac(1), packet.yiaddr), at(1));
+    }
+    world.record(mac(2), DeviceState::Pooled);
+    held(&mut world, mac(2));
+}

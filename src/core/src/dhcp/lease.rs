@@ -39,9 +39,9 @@ pub const DECLINE_QUARANTINE: Duration = Duration::from_secs(600);
 pub const NEWCOMER_INTERVAL: Duration = Duration::from_secs(60);
 /// A lease that does not end, in seconds (RFC 2131 s3.3): what a BOOTP client is given.
 pub const FOREVER_SECS: u32 = u32::MAX;
-/// Addresses in quarantine of one bound device. They stay its own afterwards, so a forger must not collect them; more
-/// than this many neighbours on wrong addresses are for a person to look at.
-pub(super) const MAX_DECLINED_OF_BOUND: usize = 4;
+/// Addresses in quarantine of one device of the ledger. Those of a bound one stay its own afterwards, and a forger must not collect
+/// them in anybody's name; more than this many neighbours on wrong addresses are for a person to look at.
+pub(super) const MAX_DECLINED_OF_DEVICE: usize = 4;
 
 /// What the ledger says of a machine, as far as its address is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,7 +7,8 @@ use crate::time::Mono;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-/// One address in so many is never given to a stranger. A rack of a hundred new machines still fits into the default range.
+/// One address in so many is never given to a stranger, and the last ones that nobody has are not kept from the ledger's devices by
+/// what a stranger can forge. A rack of a hundred new machines still fits into the default range.
 const KEPT_OF: u32 = 8;
 
 /// Which of [`crate::config::Dhcp::subnets`].
@@ -65,12 +66,24 @@ impl Pool {
 
     /// Whether strangers may hold one address more.
     pub(super) fn strangers_have_room(&self) -> bool {
-        self.strangers < self.range.len() - self.range.len() / KEPT_OF
+        self.strangers < self.range.len() - self.kept() && self.has_more_than_kept()
     }
 
-    /// Whether one more address may be in quarantine: at most a quarter of the range.
+    /// Whether a free address that is taken is none of those that are kept for the ledger's devices. When no address is free there is
+    /// nothing to keep.
+    pub(super) fn has_more_than_kept(&self) -> bool {
+        self.range.free() == 0 || self.range.free() > self.kept()
+    }
+
+    /// None of a range of less than [`KEPT_OF`] addresses.
+    fn kept(&self) -> u32 {
+        self.range.len() / KEPT_OF
+    }
+
+    /// Whether one more address may be in quarantine: at most a quarter of the range, and not when its machine would take a kept one
+    /// instead.
     pub(super) fn quarantine_has_room(&self) -> bool {
-        self.in_quarantine() < self.quarantine_most()
+        self.in_quarantine() < self.quarantine_most() && self.has_more_than_kept()
     }
 
     /// Whether more are than may be.

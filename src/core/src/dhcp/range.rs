@@ -14,6 +14,8 @@ pub struct Range {
     excluded: Vec<u32>,
     /// Bit `n` of word `n / 64`: the `n`-th address is not to be had. Bits beyond the end are set.
     taken: Vec<u64>,
+    /// How many bits are not set.
+    free: u32,
 }
 
 impl Range {
@@ -25,7 +27,7 @@ impl Range {
         let words = len.div_ceil(u64::BITS);
         let beyond = |word: u32| (0..u64::BITS).filter(|bit| word * u64::BITS + bit >= len).fold(0, |bits, bit| bits | 1 << bit);
         let taken = (0..words).map(beyond).collect();
-        let mut range = Self { first, len, excluded: excluded.into_iter().map(Ipv4Addr::to_bits).collect(), taken };
+        let mut range = Self { first, len, excluded: excluded.into_iter().map(Ipv4Addr::to_bits).collect(), taken, free: len };
         for address in range.excluded.clone() {
             range.mark(Ipv4Addr::from_bits(address), true);
         }
@@ -53,12 +55,22 @@ impl Range {
         self.len
     }
 
+    /// How many addresses nobody has.
+    pub(super) fn free(&self) -> u32 {
+        self.free
+    }
+
     /// Notes whether somebody has the address. Excluded ones stay taken; one outside is nothing to note.
     pub(super) fn mark(&mut self, address: Ipv4Addr, taken: bool) {
         let taken = taken || self.is_excluded(address);
         let Some(index) = self.index(address) else { return };
         let bit = 1 << (index % u64::BITS);
         if let Some(word) = usize::try_from(index / u64::BITS).ok().and_then(|n| self.taken.get_mut(n)) {
+            match (*word & bit != 0, taken) {
+                (false, true) => self.free = self.free.saturating_sub(1),
+                (true, false) => self.free = self.free.saturating_add(1),
+                (true, true) | (false, false) => {}
+            }
             *word = if taken { *word | bit } else { *word & !bit };
         }
     }
@@ -106,6 +118,7 @@ mod tests {
             let free = |n: &u32| !taken.contains(n) && *n != excluded;
             let expected = (0..len).map(|n| (offset % len + n) % len).find(free).map(nth);
             prop_assert_eq!(range.free_from(offset), expected);
+            prop_assert_eq!(usize::try_from(range.free()).unwrap(), (0..len).filter(free).count());
             for n in 0..200 {
                 prop_assert_eq!(range.is_free(nth(n)), n < len && free(&n), "{}", n);
             }

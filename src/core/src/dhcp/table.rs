@@ -4,7 +4,7 @@ mod restore;
 
 use super::holder::Holder;
 use super::lease::{Change, Claim, Lease, Pick, Quarantine, Standing, State};
-use super::lease::{DECLINE_QUARANTINE, MAX_DECLINED_OF_BOUND, NEWCOMER_INTERVAL, OFFER_HOLD, RELEASE_REST};
+use super::lease::{DECLINE_QUARANTINE, MAX_DECLINED_OF_DEVICE, NEWCOMER_INTERVAL, OFFER_HOLD, RELEASE_REST};
 use super::lease_file::{Record, RecordState};
 use super::pool::{Pool, SubnetId};
 use crate::config::{Dhcp, LeaseKey};
@@ -178,7 +178,7 @@ impl Leases {
     pub fn quarantine(&self, mac: MacAddr, subnet: SubnetId) -> Quarantine {
         let declined = |(_, address): &&(MacAddr, Ipv4Addr)| self.by_address.get(address).is_some_and(|l| l.state == State::Declined);
         let Some(pool) = self.pool(subnet) else { return Quarantine::Full };
-        if self.standing(mac) == Standing::Bound && self.of_mac.range(all_of(mac)).filter(declined).count() >= MAX_DECLINED_OF_BOUND {
+        if self.standing(mac) != Standing::Stranger && self.of_mac.range(all_of(mac)).filter(declined).count() >= MAX_DECLINED_OF_DEVICE {
             return Quarantine::Full;
         }
         if pool.quarantine_has_room() {
@@ -262,10 +262,12 @@ impl Leases {
     }
 
     /// This machine uses an address that nobody gave it: it is given to no other one, and an offer of it is taken back. What was
-    /// given to a machine, or is reserved for one, stays: then nothing changes, and the answer is false.
+    /// given to a machine, or is reserved for one, stays: then nothing changes, and the answer is false. So it is with the free
+    /// addresses that are kept for the ledger's devices: whoever answers ARP for everything takes none of those.
     pub fn avoid(&mut self, address: Ipv4Addr, user: MacAddr) -> bool {
         let given = self.by_address.get(&address).is_some_and(|lease| lease.state != State::Offered);
-        if given || self.reserved.contains_key(&address) {
+        let kept = |pool: &Pool| pool.range.is_free(address) && !pool.has_more_than_kept();
+        if given || self.reserved.contains_key(&address) || self.pools.iter().any(kept) {
             return false;
         }
         self.avoided.insert(address, user);

@@ -103,10 +103,13 @@ impl Watch {
         let finding = self.conflicts.claimed(address, mac, owner, now);
         let (class, what) = match &finding {
             Finding::Nothing => return false,
-            Finding::Avoid => {
-                table.avoid(address, mac);
+            Finding::Avoid if table.avoid(address, mac) => {
                 ("avoid", "a machine uses an address that nobody gave it: not given out meanwhile")
             }
+            Finding::Avoid => (
+                "kept",
+                "a machine uses one of the last free addresses, which are kept for the ledger's devices: it may be given out all the same",
+            ),
             Finding::UsedByAnother(_) => ("used", "a machine uses an address that was given to another one"),
             Finding::ReservedForAnother(_) => {
                 ("reserved", "a machine uses an address that is reserved for another one, which is given it all the same")
