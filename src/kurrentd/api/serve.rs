@@ -109,7 +109,7 @@ pub async fn serve_on(
             }
         };
         // Too many: closed at once. Accepting never waits, so that others are heard.
-        let Some(place) = sides.of(peer.ip()).take(peer.ip()) else {
+        let Ok(place) = sides.of(peer.ip()).take(peer.ip()) else {
             tracing::debug!(%peer, "API: no place is free for this address");
             continue;
         };
@@ -163,7 +163,7 @@ mod tests {
         let sides = Sides::new(config.boot_network.clone(), Limits { connections: 40, per_address: 8, ..LIMITS });
         let [a, b, c, d] = config.boot_network.address.octets();
         let stranger = |n: u8| IpAddr::from([a, b, c, d.wrapping_add(n)]);
-        let take = |address: IpAddr| sides.of(address).take(address);
+        let take = |address: IpAddr| sides.of(address).take(address).ok();
         let held: Vec<_> = (1..=20).flat_map(|n| (0..100).map(move |_| n)).filter_map(|n| take(stranger(n))).collect();
         assert_eq!(held.len(), 40, "a machine with many addresses");
         assert!(take(stranger(21)).is_none());

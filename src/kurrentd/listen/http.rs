@@ -7,17 +7,19 @@
 
 mod connection;
 mod files;
+mod open;
 mod route;
 mod send;
 
 use crate::boot_plane::{self, BootPlane};
-use crate::listen::limits::{self, Limits, Places};
+use crate::listen::limits::{self, Limits, NoPlace, Places};
 use crate::listen::quiet::Quiet;
 use crate::shared::SharedRef;
 use arc_swap::ArcSwap;
 use files::Files;
 use kurrent_core::http::pace::Pace;
 use kurrent_sys::clock;
+use open::Open;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,6 +36,8 @@ const RECEIVE_BUFFER_BYTES: usize = MAX_FORM_BYTES;
 const EXPIRE_EVERY: Duration = Duration::from_secs(30);
 /// After a failed accept (no file descriptors left), let others finish.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A connection that has to give way is gone by then.
+const GIVES_WAY_WITHIN: Duration = Duration::from_millis(100);
 /// An address that is not there yet (IPv6 is checked for duplicates first) is tried again.
 const BIND_PAUSE: Duration = Duration::from_secs(2);
 
@@ -55,6 +59,7 @@ pub struct Server {
     rate: Option<u64>,
     limits: Limits,
     places: Places,
+    open: Arc<Open>,
     date: ArcSwap<(i64, String)>,
     quiet: Mutex<Quiet>,
 }
@@ -72,6 +77,7 @@ impl Server {
             rate,
             limits,
             places: Places::new(limits.connections, limits.per_address),
+            open: Arc::default(),
             date: ArcSwap::from_pointee((i64::MIN, String::new())),
             quiet: Mutex::default(),
         })
@@ -163,15 +169,31 @@ async fn accept(server: Arc<Server>, listener: TcpListener) -> Infallible {
             }
         };
         let address = peer.ip().to_canonical();
-        // Too many: closed at once. A machine asks again; the ones being served are not disturbed.
-        let Some(place) = server.places.take(address) else { continue };
+        let place = match server.places.take(address) {
+            Ok(place) => place,
+            // Closed at once: one machine needs no more.
+            Err(NoPlace::OfAddress) => continue,
+            Err(NoPlace::AtAll) if server.open.one_gives_way() => {
+                // It ends as soon as it is told.
+                match tokio::time::timeout(GIVES_WAY_WITHIN, server.places.wait(address)).await {
+                    Ok(Ok(place)) => place,
+                    Ok(Err(_)) | Err(_) => continue,
+                }
+            }
+            // Closed at once: a machine asks again; those that get on are not disturbed.
+            Err(NoPlace::AtAll) => {
+                server.warn("full", "no place for another connection, and all of them get on: new ones are closed");
+                continue;
+            }
+        };
         if bound(&stream, server.limits.stall, server.rate).is_err() {
             continue;
         }
         let server = Arc::clone(&server);
+        let entered = server.open.enter();
         tokio::spawn(async move {
-            connection::serve(&server, stream, address).await;
-            drop(place);
+            connection::serve(&server, stream, address, &entered.progress).await;
+            drop((place, entered));
         });
     }
 }

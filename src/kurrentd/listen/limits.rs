@@ -43,17 +43,39 @@ impl Places {
     }
 
     /// A place, if one is free; never waits, so that nobody can keep the one who accepts waiting.
-    #[must_use]
-    pub fn take(&self, peer: IpAddr) -> Option<Place> {
-        let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn take(&self, peer: IpAddr) -> Result<Place, NoPlace> {
+        self.of_peer(peer, Arc::clone(&self.all).try_acquire_owned().map_err(|_| NoPlace::AtAll)?)
+    }
+
+    /// As [`Self::take`], once a place is free.
+    ///
+    /// # Errors
+    /// The address has too many.
+    pub async fn wait(&self, peer: IpAddr) -> Result<Place, NoPlace> {
+        self.of_peer(peer, Arc::clone(&self.all).acquire_owned().await.map_err(|_| NoPlace::AtAll)?)
+    }
+
+    fn of_peer(&self, peer: IpAddr, permit: OwnedSemaphorePermit) -> Result<Place, NoPlace> {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         let open = of.entry(peer).or_default();
         if *open >= self.per_address {
-            return None;
+            return Err(NoPlace::OfAddress);
         }
         *open += 1;
-        Some(Place { of: Arc::clone(&self.of), peer, _permit: permit })
+        Ok(Place { of: Arc::clone(&self.of), peer, _permit: permit })
     }
+}
+
+/// Why there is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPlace {
+    /// All are taken.
+    AtAll,
+    /// This address has as many as one may.
+    OfAddress,
 }
 
 /// Given back when dropped.
@@ -162,12 +184,12 @@ mod tests {
         let address = |n| IpAddr::from([10, 77, 0, n]);
         let places = Places::new(5, 2);
         let mut held: Vec<Place> = (0..2).map(|_| places.take(address(1)).unwrap()).collect();
-        assert!(places.take(address(1)).is_none(), "two for one address");
+        assert_eq!(places.take(address(1)).err(), Some(NoPlace::OfAddress), "two for one address");
         held.extend((2..5).map(|n| places.take(address(n)).unwrap()));
-        assert!(places.take(address(9)).is_none(), "five for all");
+        assert_eq!(places.take(address(9)).err(), Some(NoPlace::AtAll), "five for all");
         held.clear();
         assert!(places.of.lock().unwrap().is_empty(), "nothing is remembered of who has gone");
-        assert!((1..=5).all(|n| places.take(address(n)).is_some()));
+        assert!((1..=5).all(|n| places.take(address(n)).is_ok()));
     }
 
     #[tokio::test]

@@ -180,7 +180,7 @@ impl Answer<'_> {
     fn without_address(&self, advertise: bool) -> Decision {
         let mut options = self.head();
         for wanted in ia::wanted(self.asked) {
-            options.push(option::IA_NA, &ia::refused(wanted.iaid, ia::NO_ADDRESSES, "addresses come from another server"));
+            options.push(option::IA_NA, &ia::refused(wanted.iaid, ia::NO_ADDRESSES));
         }
         self.boot(&mut options, false);
         reply(advertise, options, if advertise { Reason::Advertised } else { Reason::Informed })
@@ -202,7 +202,7 @@ impl Answer<'_> {
     fn bind(&self, reason: Reason, first: impl Fn(&Wanted) -> Vec<u8>) -> Decision {
         let mut options = self.head();
         for (n, wanted) in ia::wanted(self.asked).iter().enumerate() {
-            let one = if n == 0 { first(wanted) } else { ia::refused(wanted.iaid, ia::NO_ADDRESSES, "one address for one machine") };
+            let one = if n == 0 { first(wanted) } else { ia::refused(wanted.iaid, ia::NO_ADDRESSES) };
             options.push(option::IA_NA, &one);
         }
         ia::refuse_others(self.asked, &mut options);
@@ -213,7 +213,7 @@ impl Answer<'_> {
     fn assign(&self, wanted: &Wanted) -> Vec<u8> {
         match self.own {
             Some(address) => ia::given(wanted.iaid, &[(address, self.view.ipv6.lease_secs)]),
-            None => ia::refused(wanted.iaid, ia::NO_ADDRESSES, "others use the addresses of this machine"),
+            None => ia::refused(wanted.iaid, ia::NO_ADDRESSES),
         }
     }
 
@@ -248,14 +248,14 @@ impl Answer<'_> {
         }
         let mut options = self.head();
         let fits = addresses.iter().all(|a| machine::in_prefix(self.view.ipv6.address, *a));
-        let status = if fits { ia::status(ia::SUCCESS, "on link") } else { ia::status(ia::NOT_ON_LINK, "not of this link") };
+        let status = if fits { ia::status(ia::SUCCESS) } else { ia::status(ia::NOT_ON_LINK) };
         options.push(option::STATUS_CODE, &status);
         reply(false, options, Reason::Confirmed)
     }
 
     fn done(&self, reason: Reason, declined: Vec<Ipv6Addr>) -> Decision {
         let mut options = self.head();
-        options.push(option::STATUS_CODE, &ia::status(ia::SUCCESS, ""));
+        options.push(option::STATUS_CODE, &ia::status(ia::SUCCESS));
         Decision { declined, ..reply(false, options, reason) }
     }
 }

@@ -203,7 +203,7 @@ fn one_machine_has_one_address_and_no_prefix() {
     assert_eq!(told(&decision), [Ok(vec![(own(), 3600)]), Err(2)]);
     let options = decision.reply.unwrap().options;
     assert!(options.bytes(option::IA_TA).unwrap().starts_with(&[0, 0, 0, 9, 0, 13]));
-    assert!(options.bytes(option::IA_PD).unwrap().ends_with(b"\x00\x06no prefixes here"));
+    assert!(options.bytes(option::IA_PD).unwrap().ends_with(b"\x00\x06"));
 }
 
 #[test]
@@ -286,4 +286,19 @@ proptest! {
             }
         }
     }
+}
+
+/// Whoever forges a neighbour's address must not make us say much more to it than was said to us, whatever is asked for.
+#[test]
+fn many_small_questions_in_one_message_make_no_amplifier_of_us() {
+    let mut asked = message(Kind::Solicit, &[]);
+    for _ in 0..8 {
+        for code in [option::IA_NA, option::IA_PD] {
+            asked.options.push(code, &[0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        asked.options.push(option::IA_TA, &[0, 0, 0, 7]);
+    }
+    let answer = super::wire::encode(&ask(&asked).reply.unwrap(), &asked);
+    let question = 4 + asked.options.encode().len();
+    assert!(answer.len() <= question, "{} octets for {question}", answer.len());
 }

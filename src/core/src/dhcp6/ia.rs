@@ -11,8 +11,9 @@ pub const NOT_ON_LINK: u16 = 4;
 pub const NO_PREFIX: u16 = 6;
 /// `Success`.
 pub const SUCCESS: u16 = 0;
-/// Identity associations of one message that are answered; clients of one NIC have one.
-const MAX_IAS: usize = 8;
+/// Identity associations of each kind that are answered in one message: clients of one NIC have one. What is more is as if it were not
+/// there; many small ones, each answered with a reason, would make us say four times what we hear to whoever was named as the sender.
+const MAX_IAS: usize = 2;
 
 /// An `IA_NA` of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,25 +49,25 @@ pub fn given(iaid: [u8; 4], addresses: &[(Ipv6Addr, u32)]) -> Vec<u8> {
 }
 
 /// An identity association of the `IA_NA` or `IA_PD` form with nothing but a reason.
-pub fn refused(iaid: [u8; 4], code: u16, why: &str) -> Vec<u8> {
+pub fn refused(iaid: [u8; 4], code: u16) -> Vec<u8> {
     let mut inner = Options::default();
-    inner.push(option::STATUS_CODE, &status(code, why));
+    inner.push(option::STATUS_CODE, &status(code));
     [&iaid[..], &[0; 8], &inner.encode()].concat()
 }
 
-/// A status code option's value.
-pub fn status(code: u16, why: &str) -> Vec<u8> {
-    [&code.to_be_bytes()[..], why.as_bytes()].concat()
+/// A status code option's value. Without words: nobody shows them, and they would be most of an answer.
+pub fn status(code: u16) -> [u8; 2] {
+    code.to_be_bytes()
 }
 
 /// Refuses what is never given: temporary addresses and prefixes.
 pub fn refuse_others(asked: &Options, reply: &mut Options) {
     for iaid in asked.all(option::IA_TA).take(MAX_IAS).filter_map(|o| o.first_chunk::<4>()) {
         let mut inner = Options::default();
-        inner.push(option::STATUS_CODE, &status(NO_ADDRESSES, "no temporary addresses here"));
+        inner.push(option::STATUS_CODE, &status(NO_ADDRESSES));
         reply.push(option::IA_TA, &[&iaid[..], &inner.encode()].concat());
     }
     for iaid in asked.all(option::IA_PD).take(MAX_IAS).filter_map(|o| o.first_chunk::<4>()) {
-        reply.push(option::IA_PD, &refused(*iaid, NO_PREFIX, "no prefixes here"));
+        reply.push(option::IA_PD, &refused(*iaid, NO_PREFIX));
     }
 }

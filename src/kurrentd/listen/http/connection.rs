@@ -1,6 +1,7 @@
 //! One connection: heads in, answers out, in order. It ends with the first request that is not understood, as nobody knows where the
 //! next one begins; and with one whose body nobody read.
 
+use super::open::Progress;
 use super::route::{self, Body, Reply};
 use super::send::Peer;
 use super::{MAX_FORM_BYTES, Server};
@@ -10,7 +11,6 @@ use kurrent_core::http::head::{self, Head, MAX_HEAD_BYTES, Read};
 use kurrent_core::http::{BadForm, Form};
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -31,11 +31,15 @@ const LINGER_BYTES: usize = 64 * 1024;
 #[cfg(test)]
 pub const HELD_BYTES: usize = MAX_HEAD_BYTES + 2 * CHUNK_BYTES + MAX_FORM_BYTES + 2 * kurrent_core::http::answer::MAX_HEAD_BYTES;
 
-/// Serves a connection to its end.
-pub async fn serve(server: &Server, stream: TcpStream, address: IpAddr) {
-    let moved = AtomicU64::new(0);
-    let connection = Connection { server, stream, address, moved: &moved, input: Vec::new(), output: String::new() };
-    match limits::while_it_moves(connection.run(), &moved, LEAST_OCTETS, server.limits.lifetime).await {
+/// Serves a connection to its end, or until it has to give way.
+pub async fn serve(server: &Server, stream: TcpStream, address: IpAddr, progress: &Progress) {
+    let connection = Connection { server, stream, address, progress, input: Vec::new(), output: String::new() };
+    let serving = limits::while_it_moves(connection.run(), &progress.moved, LEAST_OCTETS, server.limits.lifetime);
+    let ended = tokio::select! {
+        ended = serving => ended,
+        () = progress.gives_way() => return server.warn("gives-way", "no place for another connection: those that got nowhere for longest end"),
+    };
+    match ended {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::debug!(%address, %error, "boot plane: connection ended"),
         None => tracing::debug!(%address, "boot plane: connection lived too long"),
@@ -46,7 +50,7 @@ struct Connection<'a> {
     server: &'a Server,
     stream: TcpStream,
     address: IpAddr,
-    moved: &'a AtomicU64,
+    progress: &'a Progress,
     /// Read and not yet used.
     input: Vec<u8>,
     output: String,
@@ -60,12 +64,16 @@ impl Connection<'_> {
             if !found? {
                 return Ok(());
             }
+            self.progress.mark();
             // The head is used in place; what follows it is the beginning of a body or of the next request.
             let mut octets = std::mem::take(&mut self.input);
             let keep = match head::read(&octets) {
                 Read::More => return Ok(()),
                 Read::Refused(refusal) => {
-                    self.send(Answer::empty(refusal.into()).into(), false, None).await?;
+                    let plane = &self.server.plane;
+                    let silenced = plane.is_silenced(plane.peer(self.address), "http");
+                    let status = if silenced { Status::NotFound } else { refusal.into() };
+                    self.send(Answer::empty(status).into(), false, None).await?;
                     false
                 }
                 Read::Whole(head, length) => {
@@ -158,7 +166,7 @@ impl Connection<'_> {
         reply.answer.write(&mut self.output, &self.server.date(), keep, head);
         let output = self.output.as_bytes();
         let pace = self.server.pace.as_ref();
-        let mut peer = Peer { stream: &mut self.stream, address: self.address, pace, moved: self.moved };
+        let mut peer = Peer { stream: &mut self.stream, address: self.address, pace, progress: self.progress };
         match &reply.body {
             Body::None => peer.octets(output, &[]).await,
             Body::Octets(octets) => peer.octets(output, octets).await,

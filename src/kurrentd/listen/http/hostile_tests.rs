@@ -111,3 +111,36 @@ async fn a_missing_file_that_is_asked_for_often_is_logged_seldom() {
     let later = clock::now().mono.after(Duration::from_secs(60));
     assert_eq!(server.server.quiet.lock().unwrap().admit("file", later), Some(49), "one line, and a count of the others");
 }
+
+/// Found by a breaker: seventeen addresses with forty idle connections each shut the boot plane for 14 s at a time.
+#[tokio::test]
+async fn connections_that_get_nowhere_give_way_when_there_is_no_place_for_another() {
+    // Their own time is up long after ours.
+    let read = 10 * DEADLINE;
+    let server = served(Limits { connections: 4, per_address: 4, read, stall: read, ..LIMITS }).await;
+    server.put("worker/vmlinuz", &[7; 4_000_000]);
+    let mut held = Vec::new();
+    for octets in [
+        &b"GET /boot"[..],
+        b"",
+        b"GET /files/worker/vmlinuz HTTP/1.1\r\n\r\n",
+        b"POST /devices/report HTTP/1.1\r\nContent-Length: 9\r\n\r\n",
+    ] {
+        let mut stream = server.connect().await;
+        stream.write_all(octets).await.unwrap();
+        held.push(stream);
+    }
+    let served_in_time = async {
+        loop {
+            let mut stream = server.connect().await;
+            let _ = stream.write_all(b"GET /boot.ipxe HTTP/1.0\r\n\r\n").await;
+            let mut out = Vec::new();
+            let _ = stream.read_to_end(&mut out).await;
+            if out.starts_with(b"HTTP/1.1 200 ") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, served_in_time).await.expect("the oldest without progress gives way, long before its own time is up");
+}

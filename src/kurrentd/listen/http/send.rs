@@ -1,13 +1,13 @@
 //! Octets to the peer: from memory, or from a file by `sendfile`, which copies nothing. Each answer is paced where there is a cap.
 
 use super::files::{Artifact, WINDOW_BYTES};
+use super::open::Progress;
 use kurrent_core::http::pace::Pace;
 use kurrent_sys::clock;
 use rustix::fs::sendfile;
 use rustix::net::{SendFlags, send};
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::TcpStream;
@@ -20,8 +20,8 @@ pub struct Peer<'a> {
     pub address: IpAddr,
     /// The cap, if there is one.
     pub pace: Option<&'a Mutex<Pace>>,
-    /// Octets that the kernel took so far.
-    pub moved: &'a AtomicU64,
+    /// How the connection gets on.
+    pub progress: &'a Progress,
 }
 
 impl Peer<'_> {
@@ -37,7 +37,7 @@ impl Peer<'_> {
             if count == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            self.moved(count);
+            self.progress.took(count);
             let of_body = count.saturating_sub(head.len());
             head = head.get(count..).unwrap_or_default();
             body = body.get(of_body..).unwrap_or_default();
@@ -58,7 +58,7 @@ impl Peer<'_> {
             let stream: &TcpStream = self.stream;
             let octets = head;
             let sent = stream.async_io(Interest::WRITABLE, || Ok(send(stream, octets, SendFlags::MORE | SendFlags::NOSIGNAL)?)).await?;
-            self.moved(sent);
+            self.progress.took(sent);
             head = head.get(sent..).unwrap_or_default();
         }
         let (mut at, end) = (first, first.saturating_add(length));
@@ -78,15 +78,11 @@ impl Peer<'_> {
                 if sent == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                self.moved(sent);
+                self.progress.took(sent);
                 left = left.saturating_sub(sent);
             }
         }
         Ok(())
-    }
-
-    fn moved(&self, octets: usize) {
-        self.moved.fetch_add(u64::try_from(octets).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Waits for the device's turn.
