@@ -282,6 +282,13 @@ pub struct Subnet {
 }
 
 impl Subnet {
+    /// Whether an address is one that a host in it can have: not the network's own, not the broadcast address.
+    #[must_use]
+    pub fn has_host(&self, address: Ipv4Addr) -> bool {
+        let (first, last) = host_range(self.address, self.prefix);
+        (first..=last).contains(&address)
+    }
+
     /// Its network address.
     #[must_use]
     pub fn network(&self) -> Ipv4Addr {

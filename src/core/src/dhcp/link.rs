@@ -13,13 +13,15 @@ use crate::config::Dhcp;
 #[must_use]
 pub fn subnet_of(dhcp: &Dhcp, request: &Request) -> Option<SubnetId> {
     let find = |address| dhcp.subnets().position(|subnet| subnet.contains(address)).map(SubnetId::nth);
+    // An answer to a directed broadcast would be heard by a whole network.
+    let host = |address| find(address).filter(|_| dhcp.subnets().any(|subnet| subnet.has_host(address)));
     let given = |address: std::net::Ipv4Addr| Some(address).filter(|a| !a.is_unspecified());
     match (given(request.giaddr), given(request.ciaddr)) {
         (Some(relay), _) => {
-            let known = find(relay).is_some() || dhcp.relays.contains(&relay);
+            let known = host(relay).is_some() || dhcp.relays.contains(&relay);
             find(request.link_selection.unwrap_or(relay)).filter(|_| known)
         }
-        (None, Some(client)) => find(client),
+        (None, Some(client)) => host(client),
         (None, None) => Some(SubnetId::LOCAL),
     }
 }
@@ -65,6 +67,9 @@ mod tests {
         assert_eq!(answered(&[], world, Some(local)), (None, None), "a reflector");
         assert_eq!(answered(&[world], world, Some(local)), both(world));
         assert_eq!(answered(&[world], world, None), (None, None), "its own network is none of ours");
+        for end in [0, 255] {
+            assert_eq!(answered(&[], Ipv4Addr::new(10, 77, 0, end), Some(local)), (None, None), "a directed broadcast");
+        }
     }
 
     #[test]
@@ -75,5 +80,6 @@ mod tests {
             subnet_of(&dhcp, &Request { ciaddr: client.into(), ..request })
         };
         assert_eq!((of([0; 4]), of([10, 77, 0, 9]), of([192, 0, 2, 9])), (Some(SubnetId::LOCAL), Some(SubnetId::LOCAL), None));
+        assert_eq!((of([10, 77, 0, 0]), of([10, 77, 0, 255])), (None, None), "a directed broadcast");
     }
 }
