@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 const QUEUE: usize = 4096;
 /// The file is rewritten when it has more lines than this over twice its live records.
 const SPARE_LINES: usize = 4096;
-/// A lease file is never larger: 65,536 leases a subnet of 80 octets, rewritten in time.
+/// A lease file is never larger: some twenty full ranges of 65,536 leases of about 100 octets, rewritten when half of it is old.
 const MAX_FILE_BYTES: u64 = 512 << 20;
 /// Readable by everybody: who has which address is seen on the wire anyway.
 const FILE_MODE: u32 = 0o644;

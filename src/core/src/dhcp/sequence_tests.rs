@@ -5,6 +5,7 @@ use super::super::testing::{SERVER, World, at, mac, relayed};
 use super::subnet_tests::{RELAY, bootp, far, reserve, routed};
 use super::tests::{DECLINE, DISCOVER, RELEASE, REQUEST, address, kind_of};
 use super::*;
+use crate::config::LeaseKey;
 use crate::id::MacAddr;
 use crate::ledger::DeviceState;
 use proptest::prelude::*;
@@ -26,6 +27,12 @@ enum Act {
     Decline(u8),
     Release(u8),
     Bootp,
+    /// Is heard by ARP on an address that it was not given.
+    Squat(u8),
+    /// Is not heard there any more.
+    Leave(u8),
+    /// The operator reserves an address for the device, or takes that back.
+    Reserve(Option<u8>),
     /// The appliance starts again with its lease file.
     Restart,
 }
@@ -41,8 +48,11 @@ fn sequences() -> impl Strategy<Value = Vec<(u8, usize, Act, u64)>> {
         2 => named.clone().prop_map(Act::Renew),
         1 => named.clone().prop_map(Act::ToAnotherServer),
         1 => named.clone().prop_map(Act::Decline),
-        1 => named.prop_map(Act::Release),
+        1 => named.clone().prop_map(Act::Release),
         1 => Just(Act::Bootp),
+        1 => named.clone().prop_map(Act::Squat),
+        1 => named.clone().prop_map(Act::Leave),
+        1 => prop::option::of(0u8..8).prop_map(Act::Reserve),
         1 => Just(Act::Restart),
     ];
     let pause = prop_oneof![6 => 0u64..20, 2 => 0u64..400, 1 => 0u64..4000];
@@ -56,12 +66,15 @@ struct Promises {
     /// By client and whether it is behind the relay: the offer, and until when it is held.
     offers: HashMap<(MacAddr, bool), (Packet, u64)>,
     of_bound: HashSet<Ipv4Addr>,
+    avoided: HashMap<Ipv4Addr, MacAddr>,
+    reserved: HashMap<Ipv4Addr, MacAddr>,
     file: BTreeMap<Ipv4Addr, Record>,
 }
 
-fn small() -> World {
+fn small(key: LeaseKey) -> World {
     let mut world = routed();
     let dhcp = &mut world.config.dhcp;
+    dhcp.lease_key = key;
     (dhcp.local.range_start, dhcp.local.range_end) = (address(100), address(105));
     (dhcp.relayed[0].range_start, dhcp.relayed[0].range_end) = (far(100), far(105));
     world.leases = Leases::new(&world.config.dhcp, SERVER);
@@ -98,8 +111,51 @@ fn asked(who: MacAddr, relay: usize, act: Act, offered: Option<Ipv4Addr>) -> Opt
         Act::Decline(n) => ask(DECLINE, none, &[(50, named(n).octets()), (54, server.octets())]),
         Act::Release(n) => ask(RELEASE, named(n), &[(54, server.octets())]),
         Act::Bootp => Some(Request { giaddr, ..bootp(who) }),
-        Act::Restart => None,
+        Act::Squat(_) | Act::Leave(_) | Act::Reserve(_) | Act::Restart => None,
     }
+}
+
+/// What happens besides requests; whether it was such a thing.
+fn happens(world: &mut World, made: &mut Promises, who: MacAddr, behind: bool, act: Act, now: u64) -> bool {
+    let named = |n: u8| if behind { far(99 + n) } else { address(99 + n) };
+    match act {
+        Act::Squat(n) => {
+            if world.leases.avoid(named(n), who) {
+                made.avoided.insert(named(n), who);
+                // Taken back: its REQUEST is refused.
+                made.offers.retain(|_, (packet, _)| packet.yiaddr != named(n));
+            }
+        }
+        Act::Leave(n) => {
+            world.leases.stop_avoiding(named(n));
+            made.avoided.remove(&named(n));
+        }
+        Act::Reserve(wanted) => {
+            // The others stand for devices that are bound or revoked, or that nobody knows.
+            if who == mac(4) || who == mac(5) {
+                made.reserved.retain(|_, mac| *mac != who);
+                let wanted = wanted.map(named).filter(|address| !made.reserved.contains_key(address));
+                reserve(world, who, DeviceState::Pooled, wanted);
+                made.reserved.extend(wanted.map(|address| (address, who)));
+            }
+        }
+        Act::Restart => {
+            let records: Vec<Record> = made.file.values().copied().collect();
+            world.leases = Leases::restore(&world.config.dhcp, SERVER, &records, &world.ledger, at(now));
+            // These are of this run only.
+            made.offers.clear();
+            made.avoided.clear();
+        }
+        Act::Discover | Act::Take | Act::Select(_) | Act::Reboot(_) | Act::Renew(_) | Act::ToAnotherServer(_) => return false,
+        Act::Decline(_) | Act::Release(_) | Act::Bootp => return false,
+    }
+    true
+}
+
+fn packet_of(who: MacAddr) -> [u8; 16] {
+    let mut chaddr = [0; 16];
+    chaddr[..6].copy_from_slice(&who.0);
+    chaddr
 }
 
 fn but_type(packet: &Packet) -> Vec<(u8, Vec<u8>)> {
@@ -108,18 +164,14 @@ fn but_type(packet: &Packet) -> Vec<(u8, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn no_sequence_of_clients_relays_and_restarts_breaks_a_promise(sequence in sequences()) {
-        let mut world = small();
-        let mut made = Promises::default();
+    fn no_sequence_of_clients_relays_and_restarts_breaks_a_promise(sequence in sequences(), by_client_id: bool) {
+        let mut world = small(if by_client_id { LeaseKey::ClientId } else { LeaseKey::Mac });
+        let mut made = Promises { reserved: HashMap::from([(address(103), mac(4)), (far(40), mac(5))]), ..Promises::default() };
         let mut now = 0;
         for (n, relay, act, pause) in sequence {
             now += pause;
             let (who, behind) = (mac(n), relay > 0);
-            if matches!(act, Act::Restart) {
-                let records: Vec<Record> = made.file.values().copied().collect();
-                world.leases = Leases::restore(&world.config.dhcp, SERVER, &records, &world.ledger, at(now));
-                // An offer is a promise of this run only.
-                made.offers.clear();
+            if happens(&mut world, &mut made, who, behind, act, now) {
                 continue;
             }
             let offer = made.offers.get(&(who, behind)).cloned();
@@ -144,8 +196,13 @@ proptest! {
                 let others = made.offers.iter().find(|((other, _), (packet, until))| *other != who && packet.yiaddr == given && now < *until);
                 prop_assert!(others.is_none(), "{given} is offered to {:?}, and goes to {who}", others.map(|(key, _)| key));
                 prop_assert!(n == BOUND || !made.of_bound.contains(&given), "{given} is a bound device's");
-                prop_assert!(given != address(103) || n == 4, "{given} is reserved");
-                prop_assert!(given != far(40) || n == 5, "{given} is reserved");
+                // Who had it or was offered it when it was reserved keeps it.
+                let had = made.file.get(&given).is_some_and(|record| record.holder.mac == who)
+                    || made.offers.values().any(|(packet, _)| packet.yiaddr == given && packet.chaddr == packet_of(who));
+                prop_assert!(had || made.reserved.get(&given).is_none_or(|mac| *mac == who), "{given} is reserved");
+                // A reservation counts for more: its device gets the address, and people are told of the other machine.
+                let reserved = made.reserved.get(&given) == Some(&who);
+                prop_assert!(reserved || made.avoided.get(&given).is_none_or(|user| *user == who), "{given} is used by another machine");
             }
             match (kind, gives) {
                 (Some(2), Some(packet)) => drop(made.offers.insert((who, behind), (packet.clone(), now + 60))),
@@ -156,6 +213,7 @@ proptest! {
                     if let (Act::Take, Some((offer, _))) = (act, &offer) && offer.options.bytes(82) == packet.options.bytes(82) {
                         prop_assert_eq!(but_type(packet), but_type(offer), "OFFER and ACK differ");
                     }
+                    made.avoided.remove(&packet.yiaddr);
                     if n == BOUND { made.of_bound.insert(packet.yiaddr); }
                     let until = if kind.is_none() { u64::MAX } else if behind { now + 600 } else { now + 3600 };
                     made.holders.insert(packet.yiaddr, (who, until));
