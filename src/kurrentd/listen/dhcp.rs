@@ -10,9 +10,9 @@ mod probe;
 pub mod proxy;
 pub mod pxe_port;
 mod reader;
-mod revoked;
 
 use super::quiet::Quiet;
+use super::revoked::Revoked;
 use super::rivals;
 use crate::lease_orders::{LeaseOrder, Listed, ReleaseError};
 use crate::leases::{self, LeaseWriter};
@@ -32,7 +32,6 @@ use kurrent_core::timeline::{Boot, Step};
 use kurrent_sys::clock;
 use port::{Failed, Outgoing, Port};
 use reader::Reader;
-use revoked::Revoked;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
@@ -65,7 +64,7 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     shared.leases.store(Arc::new(table.holders().into_iter().collect()));
     tracing::info!(%interface, address = %own, leases = records.len(), "DHCP: serving");
     let watch = Watch::open(&shared, &link);
-    let (revoked, orders) = (Revoked::default(), shared.lease_orders.listen());
+    let (revoked, orders) = (Revoked::by("dhcp"), shared.lease_orders.listen());
     Server { shared, port, reader, watch, table, ledger, writer, orders, quiet: Quiet::default(), revoked }.run().await
 }
 
@@ -282,7 +281,7 @@ impl Server {
             matches!(reason, Reason::Offered | Reason::OfferedMeanwhile | Reason::Acknowledged | Reason::Informed | Reason::Released);
         self.shared.timelines.sight(mac, "dhcp", class(reason), !answered, now);
         if matches!(reason, Reason::Offered | Reason::OfferedMeanwhile) && request.client.boots() {
-            mark_beginning(&self.shared, request, now);
+            mark_beginning(&self.shared, mac, &request.client, now);
         }
         if reason == Reason::Revoked {
             self.revoked.asks(&self.shared, mac, now.mono);
@@ -290,13 +289,13 @@ impl Server {
     }
 }
 
-/// A machine that boots was offered something: its boot begins.
-fn mark_beginning(shared: &Shared, request: &Request, now: Now) {
+/// A machine that boots was offered something, over IPv4 or IPv6: its boot begins.
+pub(super) fn mark_beginning(shared: &Shared, mac: MacAddr, client: &Client, now: Now) {
     // iPXE's own DISCOVER, also a later one while it waits, belongs to the boot that its firmware began.
     let goes_on = |boot: &Boot| boot.marks.last().is_some_and(|m| matches!(m.step, Step::Dhcp | Step::Loader | Step::Script));
-    let chained = request.client == Client::Ipxe && shared.timelines.of(request.mac).as_ref().is_some_and(goes_on);
+    let chained = *client == Client::Ipxe && shared.timelines.of(mac).as_ref().is_some_and(goes_on);
     if !chained {
-        shared.timelines.mark(request.mac, Step::Dhcp, now);
+        shared.timelines.mark(mac, Step::Dhcp, now);
     }
 }
 

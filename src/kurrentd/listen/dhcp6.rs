@@ -2,22 +2,20 @@
 //!
 //! Answers go out at once: an address is a function of the MAC, so there is nothing to write before a REPLY.
 
+use super::dhcp::mark_beginning;
 use super::quiet::Quiet;
-use crate::audit::Event;
+use super::revoked::Revoked;
 use crate::shared::SharedRef;
 use anyhow::{Context, bail};
 use kurrent_core::config::Ipv6;
-use kurrent_core::dhcp::pxe::Client;
 use kurrent_core::dhcp6::machine::{self, Declined};
 use kurrent_core::dhcp6::wire::{self, ALL_SERVERS, CLIENT_PORT, Kind, Received, SERVER_PORT};
 use kurrent_core::dhcp6::{Decision, Reason, View, boot, decide};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::{Mono, Now};
-use kurrent_core::timeline::{Boot, Step};
 use kurrent_sys::clock;
 use sha2::{Digest as _, Sha256};
 use socket2::{Domain, Socket, Type};
-use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
@@ -30,10 +28,6 @@ const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
 const DATAGRAM_BYTES: usize = 4096;
 /// EDK2 asks a boot server that is not the one with the addresses here (UefiPxeBcDxe, `PXEBC_BS_DISCOVER_PORT`).
 const BOOT_SERVER_PORT: u16 = 4011;
-/// A revoked machine that goes on asking is audited once in this time.
-const REVOKED_AUDIT_INTERVAL: Duration = Duration::from_secs(60);
-/// Revoked machines whose last audit is remembered.
-const MAX_REVOKED_AUDITS: usize = 4096;
 /// A message from an address that the kernel does not know yet waits for the answer to its three neighbour solicitations, a second
 /// apart (RFC 4861 s10): the first is lost while our own link-local address is still looked for on the link.
 const WAIT: Duration = Duration::from_secs(3);
@@ -61,7 +55,7 @@ pub async fn serve(shared: SharedRef, ipv6: Ipv6, interface: String) -> anyhow::
         server_id,
         declined: Declined::default(),
         quiet: Quiet::default(),
-        audited: HashMap::new(),
+        revoked: Revoked::by("dhcp6"),
         waiting: Vec::new(),
     };
     let mut again = tokio::time::interval(LOOK_AGAIN);
@@ -126,7 +120,7 @@ struct Server {
     server_id: Vec<u8>,
     declined: Declined,
     quiet: Quiet,
-    audited: HashMap<MacAddr, Mono>,
+    revoked: Revoked,
     waiting: Vec<Waiting>,
 }
 
@@ -248,21 +242,10 @@ impl Server {
         self.shared.timelines.sight(mac, "dhcp6", class(reason), refused, now);
         let begins = matches!(received.kind, Kind::Solicit | Kind::InformationRequest);
         if begins && !refused && client.boots() {
-            // iPXE's own question belongs to the boot that its firmware began.
-            let goes_on = |boot: &Boot| boot.marks.last().is_some_and(|m| matches!(m.step, Step::Dhcp | Step::Loader | Step::Script));
-            let chained = client == Client::Ipxe && self.shared.timelines.of(mac).as_ref().is_some_and(goes_on);
-            if !chained {
-                self.shared.timelines.mark(mac, Step::Dhcp, now);
-            }
+            mark_beginning(&self.shared, mac, &client, now);
         }
-        if reason == Reason::Revoked && self.audited.get(&mac).is_none_or(|last| now.mono.since(*last) >= REVOKED_AUDIT_INTERVAL) {
-            if self.audited.len() >= MAX_REVOKED_AUDITS {
-                self.audited.clear();
-            }
-            self.audited.insert(mac, now.mono);
-            let (actor, result) = (format!("device {mac}"), "revoked".into());
-            let event = Event { actor, verb: "dhcp6", device: Some(mac), object: String::new(), result, detail: String::new() };
-            self.shared.audit.record(event);
+        if reason == Reason::Revoked {
+            self.revoked.asks(&self.shared, mac, now.mono);
         }
     }
 }

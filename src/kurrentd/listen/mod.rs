@@ -6,5 +6,6 @@ pub mod http;
 pub mod limits;
 mod quiet;
 pub mod ra;
+mod revoked;
 pub mod rivals;
 pub mod tftp;

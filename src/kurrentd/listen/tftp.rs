@@ -3,10 +3,12 @@
 mod folder;
 
 use super::quiet::Quiet;
+use super::revoked::Revoked;
 use crate::shared::SharedRef;
 use anyhow::Context;
 use kurrent_core::config::{Config, in_network};
 use kurrent_core::dhcp::pxe::{AUTOEXEC, LOADERS};
+use kurrent_core::policy::Silence;
 use kurrent_core::time::Mono;
 use kurrent_core::timeline::Step;
 use kurrent_sys::clock;
@@ -48,7 +50,7 @@ pub async fn serve(shared: SharedRef, interface: String, address: IpAddr) -> any
         Err(e) => return Err(explain(&e, address)).with_context(|| format!("TFTP: binding {address} port {PORT} on {interface}")),
     };
     tracing::info!(%interface, %address, block_bytes, ?ports, "TFTP: serving");
-    let names = Arc::new(Names { shared, quiet: Mutex::new(Quiet::default()) });
+    let names = Arc::new(Names::new(shared));
     tftp_server::serve(server, names).await.context("TFTP: the socket is of no use any more")
 }
 
@@ -66,6 +68,13 @@ fn explain(error: &io::Error, address: IpAddr) -> anyhow::Error {
 struct Names {
     shared: SharedRef,
     quiet: Mutex<Quiet>,
+    revoked: Mutex<Revoked>,
+}
+
+impl Names {
+    fn new(shared: SharedRef) -> Self {
+        Self { shared, quiet: Mutex::default(), revoked: Mutex::new(Revoked::by("tftp")) }
+    }
 }
 
 impl Files for Names {
@@ -80,7 +89,11 @@ impl Files for Names {
     fn find(&self, client: IpAddr, name: Option<&str>) -> Found {
         let now = clock::now();
         let holder = self.shared.holder(client);
-        let silent = self.shared.silence(holder).is_some();
+        let silence = self.shared.silence(holder);
+        if let Some(mac) = holder.filter(|_| silence == Some(Silence::Revoked)) {
+            self.revoked.lock().unwrap_or_else(PoisonError::into_inner).asks(&self.shared, mac, now.mono);
+        }
+        let silent = silence.is_some();
         let found = if silent { Found::Silence } else { self.look_up(name) };
         let class = class(&found);
         if let Some(more) = self.admit(class, now.mono) {
@@ -184,7 +197,7 @@ mod tests {
     #[tokio::test]
     async fn tinkerbell_424_autoexec_ipxe_is_there_over_tftp_as_clients_write_it() {
         let bench = crate::boot_plane::tests::Bench::new(false);
-        let names = Names { shared: bench.plane.shared().clone(), quiet: Mutex::new(Quiet::default()) };
+        let names = Names::new(bench.plane.shared().clone());
         let script = kurrent_core::ipxe::autoexec(SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 80)).into_bytes();
         for name in ["autoexec.ipxe", "/autoexec.ipxe", "\\autoexec.ipxe", "AUTOEXEC.IPXE"] {
             let found = names.find(Ipv4Addr::new(10, 77, 0, 200).into(), Some(name));

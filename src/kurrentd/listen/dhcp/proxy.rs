@@ -5,8 +5,8 @@
 
 use super::port::{Outgoing, Port};
 use super::pxe_port::PxePort;
-use super::revoked::Revoked;
 use crate::listen::quiet::Quiet;
+use crate::listen::revoked::Revoked;
 use crate::shared::{LeaseSnapshot, SharedRef};
 use anyhow::{Context, bail};
 use kurrent_core::dhcp::proxy::{self, Reason, View};
@@ -39,7 +39,8 @@ pub async fn serve(shared: SharedRef, interface: String) -> anyhow::Result<()> {
     tracing::info!(%interface, address = %shared.config.boot_network.address, "DHCP: serving as a proxy: another server gives the addresses");
     // Nothing is known of leases at the start; from now on only what changes is published.
     shared.leases.store(Arc::default());
-    let (quiet, revoked, seen, unanswered) = Default::default();
+    let (quiet, seen, unanswered) = Default::default();
+    let revoked = Revoked::by("dhcp");
     let mut proxy = Proxy { shared, port, quiet, revoked, seen, unanswered };
     let mut reader = reader;
     let mut datagrams = Vec::with_capacity(DRAIN);
@@ -117,7 +118,7 @@ impl Proxy {
             self.revoked.asks(&self.shared, mac, now.mono);
         }
         if let Some((packet, to)) = answer {
-            super::mark_beginning(&self.shared, &request, now);
+            super::mark_beginning(&self.shared, mac, &request.client, now);
             self.unanswered.offered(mac, now.mono);
             let octets = wire::encode(&packet, request.max_reply_bytes);
             self.shared.dhcp.counters.count("answered");

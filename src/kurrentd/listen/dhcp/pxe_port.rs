@@ -1,8 +1,8 @@
 //! Port 4011 of the boot network's address: firmware that asks there what to boot (`kurrent_core::dhcp::proxy`), in server mode
 //! and in proxy mode.
 
-use super::revoked::Revoked;
 use crate::listen::quiet::Quiet;
+use crate::listen::revoked::Revoked;
 use crate::shared::SharedRef;
 use anyhow::{Context, bail};
 use kurrent_core::dhcp::proxy::{self, PXE_PORT, Reason, View};
@@ -64,7 +64,7 @@ impl PxePort {
         }
         let socket = UdpSocket::from_std(socket.into()).context("PXE: handing the socket to the runtime")?;
         tracing::info!(%interface, %address, "PXE: serving port 4011");
-        Ok(Self { shared, socket, raw, quiet: Quiet::default(), revoked: Revoked::default(), buffer: vec![0; DATAGRAM_BYTES] })
+        Ok(Self { shared, socket, raw, quiet: Quiet::default(), revoked: Revoked::by("dhcp"), buffer: vec![0; DATAGRAM_BYTES] })
     }
 
     /// Waits for a request and answers it. Returns whom something was told. Cancel-safe.

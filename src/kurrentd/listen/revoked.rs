@@ -12,21 +12,29 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Revoked machines whose last audit is remembered.
 const MAX_REMEMBERED: usize = 4096;
 
-/// When each was audited last.
-#[derive(Default)]
-pub struct Revoked(HashMap<MacAddr, Mono>);
+/// When each was audited last, and by which verb.
+pub struct Revoked {
+    verb: &'static str,
+    audited: HashMap<MacAddr, Mono>,
+}
 
 impl Revoked {
+    /// For what asks by this way: `dhcp`, `dhcp6`, `tftp`.
+    #[must_use]
+    pub fn by(verb: &'static str) -> Self {
+        Self { verb, audited: HashMap::new() }
+    }
+
     /// It asked again.
     pub fn asks(&mut self, shared: &Shared, mac: MacAddr, now: Mono) {
-        if self.0.get(&mac).is_some_and(|last| now.since(*last) < INTERVAL) {
+        if self.audited.get(&mac).is_some_and(|last| now.since(*last) < INTERVAL) {
             return;
         }
-        if self.0.len() >= MAX_REMEMBERED {
-            self.0.clear();
+        if self.audited.len() >= MAX_REMEMBERED {
+            self.audited.clear();
         }
-        self.0.insert(mac, now);
+        self.audited.insert(mac, now);
         let (actor, result) = (format!("device {mac}"), "revoked".into());
-        shared.audit.record(Event { actor, verb: "dhcp", device: Some(mac), object: String::new(), result, detail: String::new() });
+        shared.audit.record(Event { actor, verb: self.verb, device: Some(mac), object: String::new(), result, detail: String::new() });
     }
 }
