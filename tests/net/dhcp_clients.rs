@@ -166,6 +166,27 @@ fn udhcpc_behind_dhcrelay_gets_an_address_there_and_option_82_comes_back_as_it_w
     Ok(())
 }
 
+/// Kea's own load, which plays the relay of its machines: each exchange it begins is answered to the end.
+#[test]
+fn perfdhcp_sees_every_one_of_its_exchanges_answered() -> Result<()> {
+    const MACHINES: &str = "60";
+    let net = Net::new("perfdhcp")?;
+    let _daemon = net.serve()?;
+    let client = net.client("52:54:00:00:09:70")?;
+    client.address("10.77.0.20/24")?;
+    let output =
+        client.output("perfdhcp", &["-4", "-l", "10.77.0.20", "-r", "30", "-R", MACHINES, "-n", MACHINES, "-W", "2000000", "10.77.0.1"])?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told =
+        |what: &str| said.lines().filter_map(|line| line.trim().strip_prefix(what)).map(|rest| rest.trim().to_owned()).collect::<Vec<_>>();
+    // Of DISCOVER and OFFER, then of REQUEST and ACK.
+    let [sent, received, drops] = ["sent packets:", "received packets:", "drops:"].map(told);
+    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(sent == [MACHINES, MACHINES] && received == sent && drops == ["0", "0"], "{said}");
+    net.passed();
+    Ok(())
+}
+
 #[test]
 fn a_lease_behind_a_router_is_renewed_by_unicast() -> Result<()> {
     let net = Net::new("renew")?;
