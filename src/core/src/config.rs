@@ -101,10 +101,16 @@ impl Config {
     }
 }
 
+/// The bits of a network: as many ones as the prefix is long, 32 at most.
+#[must_use]
+pub fn mask(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(prefix))).unwrap_or(0)
+}
+
 /// The first and last host address of a network.
 #[must_use]
 pub fn host_range(address: Ipv4Addr, prefix: u8) -> (Ipv4Addr, Ipv4Addr) {
-    let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
+    let mask = mask(prefix);
     let network = u32::from(address) & mask;
     (Ipv4Addr::from(network.saturating_add(1)), Ipv4Addr::from((network | !mask).saturating_sub(1)))
 }
@@ -155,8 +161,7 @@ impl BootNetwork {
 /// Whether `address` lies in the network of `prefix` bits around `network`.
 #[must_use]
 pub fn in_network(address: Ipv4Addr, network: Ipv4Addr, prefix: u8) -> bool {
-    let host_bits = 32_u32.saturating_sub(u32::from(prefix));
-    (address.to_bits() ^ network.to_bits()).checked_shr(host_bits).unwrap_or(0) == 0
+    (address.to_bits() ^ network.to_bits()) & mask(prefix) == 0
 }
 
 /// The uplink NIC.
@@ -292,8 +297,7 @@ impl Subnet {
     /// Its network address.
     #[must_use]
     pub fn network(&self) -> Ipv4Addr {
-        let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(self.prefix))).unwrap_or(0);
-        Ipv4Addr::from_bits(self.address.to_bits() & mask)
+        Ipv4Addr::from_bits(self.address.to_bits() & mask(self.prefix))
     }
 
     /// Whether an address lies in it.

@@ -97,8 +97,7 @@ struct Piece {
 fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
     let (address, prefix) = text.split_once('/')?;
     let (address, prefix): (Ipv4Addr, u8) = (address.parse().ok()?, prefix.parse().ok().filter(|p| *p <= 32)?);
-    let host_bits = u32::MAX.checked_shr(u32::from(prefix)).unwrap_or(0);
-    (address.to_bits() & host_bits == 0).then_some((address, prefix))
+    (address.to_bits() & !kurrent_core::config::mask(prefix) == 0).then_some((address, prefix))
 }
 
 /// List leases

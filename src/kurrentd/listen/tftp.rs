@@ -8,6 +8,7 @@ use crate::shared::SharedRef;
 use anyhow::Context;
 use kurrent_core::config::{Config, in_network};
 use kurrent_core::dhcp::pxe::{AUTOEXEC, LOADERS};
+use kurrent_core::dhcp6::machine::in_prefix;
 use kurrent_core::policy::Silence;
 use kurrent_core::time::Mono;
 use kurrent_core::timeline::Step;
@@ -159,10 +160,7 @@ fn is_answered(config: &Config, client: IpAddr) -> bool {
                 || config.dhcp.relayed.iter().any(|subnet| subnet.contains(client))
                 || config.tftp.allow.iter().any(|(network, prefix)| in_network(client, *network, *prefix))
         }
-        IpAddr::V6(client) => {
-            let prefix = |address: std::net::Ipv6Addr| address.to_bits() >> 64;
-            client.is_unicast_link_local() || config.ipv6.as_ref().is_some_and(|own| prefix(own.address) == prefix(client))
-        }
+        IpAddr::V6(client) => client.is_unicast_link_local() || config.ipv6.as_ref().is_some_and(|own| in_prefix(own.address, client)),
     }
 }
 

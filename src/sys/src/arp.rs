@@ -79,7 +79,7 @@ impl AsFd for ArpSocket {
 
 /// IPv4 over Ethernet whose sender's address is of the network (linux/filter.h).
 fn sender_filter(network: Ipv4Addr, prefix: u8) -> [SockFilter; 9] {
-    let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(prefix))).unwrap_or(0);
+    let mask = kurrent_core::config::mask(prefix);
     [
         SockFilter::new(0x20, 0, 0, 0),                        // A = hardware and protocol type
         SockFilter::new(0x15, 0, 5, 0x0001_0800),              // not IPv4 over Ethernet: drop

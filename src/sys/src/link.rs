@@ -184,8 +184,7 @@ fn address_body(index: u32, address: Ipv4Addr, prefix: u8) -> Vec<u8> {
     body.extend(index.to_ne_bytes());
     attribute(&mut body, IFA_LOCAL, &address.octets());
     attribute(&mut body, IFA_ADDRESS, &address.octets());
-    let host_bits = u32::MAX.checked_shr(u32::from(prefix)).unwrap_or(0);
-    attribute(&mut body, IFA_BROADCAST, &Ipv4Addr::from(u32::from(address) | host_bits).octets());
+    attribute(&mut body, IFA_BROADCAST, &Ipv4Addr::from(u32::from(address) | !kurrent_core::config::mask(prefix)).octets());
     body
 }
 

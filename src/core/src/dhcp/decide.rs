@@ -14,7 +14,7 @@ use super::msg::{self, ReplyKind, Request, RequestKind, Terms};
 use super::pool::SubnetId;
 use super::pxe::{self, Client};
 use super::wire::{Packet, option};
-use crate::config::{BootNetwork, Bootp, Dhcp, Subnet};
+use crate::config::{BootNetwork, Bootp, Dhcp, Subnet, mask};
 use crate::ledger::Ledger;
 use crate::policy::{self, Silence};
 use crate::time::Now;
@@ -173,7 +173,7 @@ impl Case<'_> {
 
     fn terms(&self) -> Terms {
         let (own, subnet) = (self.view.network.address, self.terms);
-        let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(subnet.prefix))).unwrap_or(0);
+        let mask = mask(subnet.prefix);
         let device = self.view.ledger.device(self.request.mac);
         // BOOTP says nothing of an architecture: only a loader that was chosen for the device can be right.
         let chosen_only = Client::Firmware(Vec::new());

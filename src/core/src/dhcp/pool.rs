@@ -2,7 +2,7 @@
 
 use super::lease::{Lease, Standing, State};
 use super::range::Range;
-use crate::config::{Subnet, in_network};
+use crate::config::{Subnet, in_network, mask};
 use crate::time::Mono;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -48,8 +48,7 @@ pub(super) struct Pool {
 impl Pool {
     /// `own`: our own address. That, the router and the network's two ends are never given out.
     pub(super) fn new(subnet: &Subnet, own: Ipv4Addr) -> Self {
-        let mask = u32::MAX.checked_shl(32_u32.saturating_sub(u32::from(subnet.prefix))).unwrap_or(0);
-        let ends = [subnet.address.to_bits() & mask, subnet.address.to_bits() | !mask].map(Ipv4Addr::from_bits);
+        let ends = [subnet.network(), Ipv4Addr::from_bits(subnet.address.to_bits() | !mask(subnet.prefix))];
         let range = Range::new(subnet.range_start, subnet.range_end, ends.into_iter().chain([own]).chain(subnet.router));
         let (due, declined) = Default::default();
         Self { network: subnet.address, prefix: subnet.prefix, range, due, declined, strangers: 0 }

@@ -6,7 +6,7 @@
 
 use super::wire::{Options, Packet, option};
 use crate::id::MacAddr;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 pub use super::arch::{Arch, LOADERS, is_loader};
 
@@ -160,8 +160,10 @@ pub fn boot_file(client: &Client, chosen: Option<&str>, boot_plane: SocketAddrV4
     match client {
         Client::System => BootFile::Nothing,
         Client::RaspberryPi => BootFile::RaspberryPi,
-        Client::Ipxe => BootFile::Url(format!("{}/boot.ipxe", base_url(boot_plane))),
-        Client::Http(_) => loader.map_or(BootFile::Nothing, |name| BootFile::HttpBoot(format!("{}/files/{name}", base_url(boot_plane)))),
+        Client::Ipxe => BootFile::Url(format!("{}/boot.ipxe", base_url(boot_plane.into()))),
+        Client::Http(_) => {
+            loader.map_or(BootFile::Nothing, |name| BootFile::HttpBoot(format!("{}/files/{name}", base_url(boot_plane.into()))))
+        }
         Client::Firmware(_) | Client::WeakIpxe(_) => loader.map_or(BootFile::Nothing, |name| BootFile::Tftp(name.to_owned())),
     }
 }
@@ -195,11 +197,12 @@ pub(super) fn put(packet: &mut Packet, server: Ipv4Addr, boot: &BootFile) {
     }
 }
 
-/// `http://192.0.2.1` or `http://192.0.2.1:8000`: an address, not a name, and no port where it is the usual one.
-fn base_url(boot_plane: SocketAddrV4) -> String {
-    match boot_plane.port() {
-        80 => format!("http://{}", boot_plane.ip()),
-        port => format!("http://{}:{port}", boot_plane.ip()),
+/// `http://192.0.2.1` or `http://[fd00::1]:8000`: an address, not a name, and no port where it is the usual one.
+pub(crate) fn base_url(boot_plane: SocketAddr) -> String {
+    match (boot_plane.port(), boot_plane.ip()) {
+        (80, IpAddr::V4(address)) => format!("http://{address}"),
+        (80, IpAddr::V6(address)) => format!("http://[{address}]"),
+        (_, _) => format!("http://{boot_plane}"),
     }
 }
 

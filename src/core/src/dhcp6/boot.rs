@@ -49,10 +49,7 @@ fn classes(mut list: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// An iPXE gets the script that asks for an IPv4 lease first, because all that follows is IPv4.
 #[must_use]
 pub fn url(client: &Client, chosen: Option<&str>, server: Ipv6Addr, port: u16) -> Option<String> {
-    let http = |name| match port {
-        80 => format!("http://[{server}]/files/{name}"),
-        port => format!("http://[{server}]:{port}/files/{name}"),
-    };
+    let http = |name| format!("{}/files/{name}", pxe::base_url((server, port).into()));
     match client {
         Client::System | Client::RaspberryPi => None,
         Client::Ipxe => Some(http(AUTOEXEC)),
