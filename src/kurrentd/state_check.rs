@@ -67,7 +67,7 @@ mod tests {
         let found = check(path);
         assert_eq!(found.ledgers, Some(Ledgers { generation: 2, devices: 0, workers: 2, waiting: 2 }), "{found:?}");
         assert_eq!((found.audit_entries, found.faults.len()), (Some(2), 0));
-        std::fs::write(path.join("agents.yml"), "version: 2\ngeneration: 1\nagents: 7\n").unwrap();
+        std::fs::write(path.join("agents.yml"), "version: 3\ngeneration: 1\nagents: 7\n").unwrap();
         let log = path.join("operations.jsonl");
         std::fs::write(&log, std::fs::read_to_string(&log).unwrap().replacen("w1", "w3", 1)).unwrap();
         let found = check(path);

@@ -32,6 +32,7 @@ fn device(mac: MacAddr, state: DeviceState, key: bool, keyless_allowed: bool) ->
         last_seen: None,
         epoch: 3,
         rekey_until: None,
+        rekey_signed: false,
         keyless_allowed,
         loader: None,
         address: None,
@@ -64,6 +65,7 @@ fn ledger(device: Option<Device>, with_disk: bool) -> Ledger {
         default_disk: with_disk.then_some(tag),
         boot: Default::default(),
         error: String::new(),
+        migration: None,
         disks: vec![disk],
     };
     ledger.workers.insert(worker.clone(), Arc::new(record));

@@ -150,7 +150,7 @@ async fn the_same_backup_restored_twice_over_damage_gives_no_epoch_out_again() {
     let distinct: std::collections::BTreeSet<u64> = seen.iter().copied().collect();
     assert_eq!(distinct.len(), 3, "{seen:?}");
     // A little that reads is enough to go on from.
-    std::fs::write(state.join("devices.yml"), "version: 2\ngeneration: 7\ndevices:\n  - epoch: 300000000000000000\n  - {").unwrap();
+    std::fs::write(state.join("devices.yml"), "version: 3\ngeneration: 7\ndevices:\n  - epoch: 300000000000000000\n  - {").unwrap();
     std::fs::write(state.join("journal.jsonl"), "{\"version\":2,\"from\":1,\"generation\":18446744073709551615,").unwrap();
     assert_eq!(crate::ledger::load::highest_readable(&state), 300_000_000_000_000_000);
     let lowest = 300_000_000_000_000_000 + 1_000_000;

@@ -191,7 +191,7 @@ fn a_generation_or_epoch_that_leaves_no_room_for_changes_is_refused() {
 /// What is no record is taken back: the next start would refuse what it says.
 #[test]
 fn after_an_edit_of_nothing_but_the_head_of_a_file_the_next_start_serves() {
-    for (from, to) in [("generation: ", "generation: 9"), ("version: 2", "version: 1")] {
+    for (from, to) in [("generation: ", "generation: 9"), ("version: 3", "version: 1")] {
         let folder = tempfile::tempdir().unwrap();
         let (mut files, ledger) = filed(folder.path());
         edit("devices.yml", from, to)(folder.path());

@@ -1,9 +1,9 @@
 //! `journal.jsonl`: what was acknowledged and is not yet in the ledger files. One line for each group of changes.
 //!
 //! ```text
-//!   {"version":2,"from":7,"generation":7,"sum":"…"}                      the files hold generation 7
-//!   {"version":2,"from":7,"generation":9,"records":[…],"sum":"…"}        two changes, durable
-//!   {"version":2,"from":9,"generation":10,"records":[{"put":{"dev        torn: a power cut before it was acknowledged
+//!   {"version":3,"from":7,"generation":7,"sum":"…"}                      the files hold generation 7
+//!   {"version":3,"from":7,"generation":9,"records":[…],"sum":"…"}        two changes, durable
+//!   {"version":3,"from":9,"generation":10,"records":[{"put":{"dev        torn: a power cut before it was acknowledged
 //! ```
 //!
 //! `sum` is the start of the SHA-256 of everything before `,"sum"`. A line goes on from the generation where the one before it

@@ -84,7 +84,7 @@ fn damage_is_refused_with_file_and_line_and_never_taken_for_empty() {
         (Box::new(edit("devices.yml", "bound_worker_id: w1", "bound_worker_id: w9")), "is bound to Worker w9, which is not in workers.yml"),
         (Box::new(edit("devices.yml", "52:54:00:00:00:02", "52:54:00:00:00:01")), "is recorded twice"),
         (Box::new(edit("devices.yml", "epoch:", "epok:")), "did you mean 'epoch'"),
-        (Box::new(edit("devices.yml", "version: 2", "version: one")), "devices.yml:"),
+        (Box::new(edit("devices.yml", "version: 3", "version: one")), "devices.yml:"),
         (Box::new(edit("workers.yml", "worker_id: w1", "worker_id: W1")), "workers.yml:"),
         (Box::new(edit("workers.yml", "worker_id: w1", "worker_id: w1\n  default_disk: 0123456789ab")), "default_disk 0123456789ab"),
         (Box::new(|f: &Path| std::fs::write(f.join("devices.yml"), "").unwrap()), "devices.yml"),
@@ -125,8 +125,8 @@ fn two_daemons_never_share_a_state_folder() {
 
 #[test]
 fn a_ledger_of_a_later_version_is_refused_as_such() {
-    let (_folder, error) = damaged(edit("devices.yml", "version: 2", "version: 3\nfuture: thing"));
-    assert!(matches!(error, LoadError::Newer { version: 3, .. }), "{error}");
+    let (_folder, error) = damaged(edit("devices.yml", "version: 3", "version: 4\nfuture: thing"));
+    assert!(matches!(error, LoadError::Newer { version: 4, .. }), "{error}");
 }
 
 #[test]

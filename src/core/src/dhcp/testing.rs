@@ -69,6 +69,7 @@ impl World {
             last_seen: None,
             epoch: 0,
             rekey_until: None,
+            rekey_signed: false,
             keyless_allowed: false,
             loader: None,
             address: None,

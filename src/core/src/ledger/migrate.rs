@@ -68,7 +68,7 @@ impl From<WorkersFileV1> for WorkersFile {
 impl From<WorkerV1> for Worker {
     fn from(v1: WorkerV1) -> Self {
         let WorkerV1 { worker_id, created_at, default_disk, boot, error, disks } = v1;
-        Self { worker_id, created_at, default_disk, boot, error, disks: disks.into_iter().map(Disk::from).collect() }
+        Self { worker_id, created_at, default_disk, boot, error, migration: None, disks: disks.into_iter().map(Disk::from).collect() }
     }
 }
 

@@ -36,7 +36,7 @@ impl Ledger {
         let devices: Vec<Arc<Device>> = self.devices.values().filter(|d| touched(d)).cloned().collect();
         for device in devices {
             let epoch = if device.state == DeviceState::Bound { self.generation } else { device.epoch };
-            self.devices.insert(device.mac, Arc::new(Device { epoch, rekey_until: None, ..Device::clone(&device) }));
+            self.devices.insert(device.mac, Arc::new(Device { epoch, rekey_until: None, rekey_signed: false, ..Device::clone(&device) }));
         }
         Some(self)
     }

@@ -4,7 +4,7 @@ mod storage;
 mod workers;
 
 pub use storage::{Agent, AgentsFile, JoinToken, MasterTags, MastersFile, Role};
-pub use workers::{BootSettings, Disk, DiskSource, MENU_REBOOT, Worker, WorkersFile};
+pub use workers::{BootSettings, Disk, DiskSource, MENU_REBOOT, Migration, Worker, WorkersFile};
 
 use crate::id::{MacAddr, WorkerId};
 use crate::time::Wall;
@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 /// The version this program writes. A file with a higher one is refused as "newer than me", one with a lower one is read by
-/// [`super::migrate`]. Version 2 added `agents.yml`, `masters.yml`, settings, and the digest of a disk's master.
-pub const LEDGER_VERSION: u32 = 2;
+/// [`super::migrate`]. Version 2 added `agents.yml`, `masters.yml`, settings, and the digest of a disk's master; version 3, to the
+/// records, signed rekey orders and migrations: a file of version 2 reads as it is.
+pub const LEDGER_VERSION: u32 = 3;
 
 /// `state/devices.yml`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +127,10 @@ pub struct Device {
     /// The next report until then may set a new key; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rekey_until: Option<Wall>,
+    /// The order of `rekey_until` is for the machine itself: it makes a new key and signs it with the old one. Otherwise the next
+    /// report may bring any key (a replaced mainboard).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rekey_signed: bool,
     /// A machine without a key (BIOS) that may boot although enforcement is on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keyless_allowed: bool,

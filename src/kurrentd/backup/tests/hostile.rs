@@ -214,6 +214,6 @@ async fn what_a_later_program_wrote_is_refused_as_that() {
         make::write_texts(&source, texts, &passphrase(PASSPHRASE), &mut file, &edited).unwrap();
         std::fs::read(&path).unwrap()
     };
-    hostile.refused(&sealed_newer("version: 2", "version: 3"), "ledger_invalid", "a later ledger");
+    hostile.refused(&sealed_newer("version: 3", "version: 4"), "ledger_invalid", "a later ledger");
     hostile.refused(&sealed_newer("size_bytes: 4096", "size_bytes: 4095"), "ledger_invalid", "a ledger that breaks a rule");
 }

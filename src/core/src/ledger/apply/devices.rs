@@ -249,6 +249,7 @@ fn new_device(mac: MacAddr, source: Source, first_seen: Wall) -> Device {
         last_seen: None,
         epoch: 0,
         rekey_until: None,
+        rekey_signed: false,
         keyless_allowed: false,
         loader: None,
         address: None,

@@ -28,6 +28,7 @@ impl Next {
             default_disk: None,
             boot: BootSettings::default(),
             error: String::new(),
+            migration: None,
             disks: Vec::new(),
         });
         Ok(Outcome::Done)

@@ -1,6 +1,6 @@
 //! Workers and their system disks in their on-disk form.
 
-use crate::id::{AgentName, FileName, Nqn, OsName, OsTag, OsVersion, WorkerId};
+use crate::id::{AgentName, FileName, MacAddr, Nqn, OsName, OsTag, OsVersion, WorkerId};
 use crate::time::Wall;
 use serde::{Deserialize, Serialize};
 
@@ -33,9 +33,27 @@ pub struct Worker {
     /// Why the last thing asked for this Worker failed; empty when nothing did.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
+    /// A cold migration that is not over: the device that it came from gets it back when the new one does not prove itself in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<Migration>,
     /// Its system disks.
     #[serde(default)]
     pub disks: Vec<Disk>,
+}
+
+/// A Worker on its way to another device (K31).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Migration {
+    /// The device that it was bound to before; absent when there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<MacAddr>,
+    /// The device that it is bound to now.
+    pub to: MacAddr,
+    /// When it was rebound.
+    pub since: Wall,
+    /// Until then `to` must have answered a challenge; otherwise the binding goes back.
+    pub until: Wall,
 }
 
 /// The menu entry of nothing to boot (K21).
