@@ -85,7 +85,7 @@ struct MakeBackup {
 /// Make a backup
 ///
 /// The whole state in one archive (decision 0005). Disk images and masters are not in it.
-#[utoipa::path(post, path = "/v1/backup", tag = "system", request_body = MakeBackup,
+#[utoipa::path(post, path = "/v1/backup", tag = "backup", request_body = MakeBackup,
     responses((status = 200, description = "The archive", body = Vec<u8>, content_type = "application/x-tar")))]
 async fn make_backup(State(api): State<Api>, Json_(body): Json_<MakeBackup>) -> Result<Response, Problem> {
     let passphrase = Passphrase::new(Zeroizing::new(body.passphrase))?;
@@ -133,7 +133,7 @@ fn nameless(state_dir: &Path) -> Result<(File, PathBuf), BackupError> {
 /// Upload a backup to be restored
 ///
 /// The body is the archive. It waits beside the state until it is restored; a later upload replaces it.
-#[utoipa::path(put, path = "/v1/restore/archive", tag = "system",
+#[utoipa::path(put, path = "/v1/restore/archive", tag = "backup",
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 204, description = "Taken; nothing of it was looked at yet")))]
 async fn upload_backup(State(api): State<Api>, request: Request) -> Result<StatusCode, Problem> {
@@ -250,7 +250,7 @@ impl RestoredView {
 /// Restore the uploaded backup
 ///
 /// Everything is checked before anything changes; then kurrentd ends in order and starts again with the restored state.
-#[utoipa::path(post, path = "/v1/restore", tag = "system", request_body = RestoreBackup,
+#[utoipa::path(post, path = "/v1/restore", tag = "backup", request_body = RestoreBackup,
     responses((status = 200, description = "What the backup holds", body = RestoredView)))]
 async fn restore_backup(State(api): State<Api>, Json_(body): Json_<RestoreBackup>) -> Result<Json<RestoredView>, Problem> {
     let passphrase = Passphrase::given(Zeroizing::new(body.passphrase));

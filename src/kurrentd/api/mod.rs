@@ -15,6 +15,7 @@ mod etag;
 mod events;
 mod explain;
 mod file_body;
+mod guard;
 mod idempotency;
 mod join_tokens;
 mod leases;
@@ -32,10 +33,7 @@ mod workers;
 use crate::secrets::Token;
 use crate::shared::SharedRef;
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::header::AUTHORIZATION;
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::middleware::from_fn_with_state;
 use problem::Problem;
 pub use serve::serve;
 use std::sync::Arc;
@@ -51,20 +49,6 @@ const FOLLOW_WITHIN: Duration = Duration::from_secs(5);
 const FOLLOWED: &str = "followed";
 /// When the target is at fault already, there is less to wait for.
 const FOLLOW_AT_ONCE: Duration = Duration::from_secs(1);
-/// What is served although the ledgers do not read: it says what is wrong, or does not need them.
-const WITHOUT_LEDGER: [&str; 9] = [
-    "/v1/status",
-    "/v1/state",
-    "/v1/operations",
-    "/v1/masters",
-    "/v1/target",
-    "/v1/jobs",
-    "/v1/openapi.json",
-    // A ledger that does not read is why one restores.
-    "/v1/restore/archive",
-    "/v1/restore",
-];
-
 /// What handlers are handed.
 #[derive(Clone)]
 pub struct Api {
@@ -111,39 +95,8 @@ fn router(api: Api) -> Router {
             Problem::new(405, "method_not_allowed", "this path does not know this method; see the header Allow, and /v1/openapi.json")
         })
         .layer(from_fn_with_state(api.clone(), idempotency::once))
-        .layer(from_fn_with_state(api.clone(), guard))
+        .layer(from_fn_with_state(api.clone(), guard::guard))
         .with_state(api)
-}
-
-/// Nobody without the token gets past here; with unreadable ledgers only what does not need them.
-async fn guard(State(api): State<Api>, request: Request, next: Next) -> Result<Response, Problem> {
-    let offered = request.headers().get(AUTHORIZATION).map(|v| v.as_bytes());
-    let offered = offered.and_then(|v| v.split_at_checked(7)).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
-    match offered {
-        None => {
-            let what = "a bearer token is needed: send the header 'Authorization: Bearer TOKEN'; the console shows the first-run token";
-            return Err(Problem::new(401, "token_missing", what));
-        }
-        Some((_, token)) if !api.token.matches(token) => {
-            let event = crate::audit::Event {
-                actor: "api client".into(),
-                verb: "api",
-                device: None,
-                object: String::new(),
-                result: "token_wrong".into(),
-                detail: String::new(),
-            };
-            api.shared.audit.record(event);
-            return Err(Problem::new(401, "token_wrong", "this token is not valid here; the appliance's console shows the right one"));
-        }
-        Some(_) => {}
-    }
-    if api.shared.ledger.unreadable() && !WITHOUT_LEDGER.contains(&request.uri().path()) {
-        return Err(Problem::new(503, "ledger_unreadable", api.shared.ledger.fault().unwrap_or_default()));
-    }
-    etag::check(request.headers())?;
-    etag::heeded(&request)?;
-    Ok(next.run(request).await)
 }
 
 /// Waits until the kernel has followed a change; `followed`, or why not yet (it goes on trying).

@@ -25,6 +25,7 @@ const ABOUT: &str = "Devices, Workers, system disks and settings of one Kurrent 
 const ERRORS: &[(&str, u16, &str)] = &[
     ("Invalid", 400, "The path, the query string, a header or the body can not be read."),
     ("TokenNeeded", 401, "The bearer token is missing or wrong."),
+    ("NotPermitted", 403, "Who asks may not do this."),
     ("NotFound", 404, "What the path names is not there."),
     ("TooSlow", 408, "The body did not arrive in time."),
     ("Conflict", 409, "What is so now does not allow it."),
@@ -41,14 +42,26 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| document(super::routes().in
 
 /// Methods and paths of the operations that say they heed `If-Match`.
 static CONDITIONAL: LazyLock<BTreeSet<(String, String)>> = LazyLock::new(|| {
+    operations(|operation| operation["parameters"].as_array().is_some_and(|p| p.iter().any(|p| p["name"] == IF_MATCH_NAME)))
+});
+
+/// Methods and paths of all operations.
+static DESCRIBED: LazyLock<BTreeSet<(String, String)>> = LazyLock::new(|| operations(|_| true));
+
+fn operations(wanted: impl Fn(&Value) -> bool) -> BTreeSet<(String, String)> {
     let document = document(super::routes().into_openapi());
-    let heeds = |operation: &Value| operation["parameters"].as_array().is_some_and(|p| p.iter().any(|p| p["name"] == IF_MATCH_NAME));
     let of = |(path, item): (&String, &Value)| {
-        let methods = item.as_object().into_iter().flatten().filter(|(_, operation)| heeds(operation));
+        let methods = item.as_object().into_iter().flatten().filter(|(_, operation)| wanted(operation));
         methods.map(|(method, _)| (method.to_uppercase(), path.clone())).collect::<Vec<_>>()
     };
     document["paths"].as_object().into_iter().flatten().flat_map(of).collect()
-});
+}
+
+/// Whether there is such a call. `path` is as the router has it.
+pub(super) fn is_described(method: &Method, path: &str) -> bool {
+    let method = if *method == Method::HEAD { Method::GET } else { method.clone() };
+    DESCRIBED.contains(&(method.to_string(), path.to_owned()))
+}
 
 /// Whether a call looks at `If-Match`. `path` is as the router has it.
 pub(super) fn heeds_if_match(method: &Method, path: &str) -> bool {
@@ -131,7 +144,7 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         operation["parameters"] = Value::Array(parameters);
     }
     let applies = |status: u16| match status {
-        400 | 401 | 500 | 503 => true,
+        400 | 401 | 403 | 500 | 503 => true,
         404 => !segments.is_empty() || method == "post",
         408 | 413 | 415 | 422 => has_body || method == "post",
         409 | 507 => changes,

@@ -19,6 +19,7 @@ mod every_field;
 mod explained;
 mod hostile;
 mod once;
+mod roles;
 mod running;
 mod storage;
 mod versions;
