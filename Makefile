@@ -24,8 +24,8 @@ deps: ## install what build and tests need, from this machine's own package sour
 build: deps ## the programs that run on this machine (debug)
 	$(CARGO) build -q $(LOCKED)
 
-attest: deps ## the firmware program kurrent-attest.efi
-	$(CARGO) build -q $(LOCKED) --release -p kurrent-attest --target x86_64-unknown-uefi
+attest: deps ## the firmware program kurrent-attest.efi, for x86-64 and arm64
+	$(CARGO) build -q $(LOCKED) --profile firmware -p kurrent-attest --target x86_64-unknown-uefi --target aarch64-unknown-uefi
 
 image: deps ## the appliance: target/kurrent.img and target/kurrent.img.zst
 	$(CARGO) run -q $(LOCKED) -p kurrent-appliance -- image
@@ -61,7 +61,7 @@ test: ## everything: check, then network tests, then machine tests; times at the
 check: deps ## format, lints, unit, golden and property tests, tidy: about a minute
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy -q $(LOCKED) --all-targets -- -D warnings
-	$(CARGO) clippy -q $(LOCKED) --release -p kurrent-attest --target x86_64-unknown-uefi -- -D warnings
+	$(CARGO) clippy -q $(LOCKED) --profile firmware -p kurrent-attest --target x86_64-unknown-uefi --target aarch64-unknown-uefi -- -D warnings
 	$(CARGO) clippy -q $(LOCKED) -p kurrent-attest --lib --tests -- -D warnings
 	$(CARGO) test $(LOCKED)
 	$(CARGO) test $(LOCKED) -p kurrent-attest --lib

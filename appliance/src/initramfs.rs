@@ -121,6 +121,7 @@ pub fn appliance(parts: &Parts, modules: &Path, epoch: u64, output: &Path) -> Re
     tree.program("usr/bin/kurrentd", &parts.programs.daemon);
     tree.program("usr/bin/kurrent", &parts.programs.cli);
     tree.file("usr/share/kurrent/kurrent-attest.efi", &parts.programs.attest);
+    tree.file("usr/share/kurrent/kurrent-attest-arm64.efi", &parts.programs.attest_arm64);
     for (name, path) in &parts.loaders {
         tree.file(&format!("usr/share/kurrent/{name}"), path);
     }

@@ -151,6 +151,7 @@ fn export_files(parts: &Parts, folder: &Path) -> Result<()> {
     fs::create_dir_all(&worker).with_context(|| format!("making {}", worker.display()))?;
     let mut copies = vec![(parts.kernel.clone(), worker.join("vmlinuz")), (parts.stage1.clone(), worker.join("stage1.img"))];
     copies.push((parts.programs.attest.clone(), folder.join("kurrent-attest.efi")));
+    copies.push((parts.programs.attest_arm64.clone(), folder.join("kurrent-attest-arm64.efi")));
     copies.extend(parts.loaders.iter().map(|(name, path)| (path.clone(), folder.join(name))));
     for (from, to) in copies {
         fs::copy(&from, &to).with_context(|| format!("copying {} to {}", from.display(), to.display()))?;

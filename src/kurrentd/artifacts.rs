@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 /// What `/files/` holds besides [`LOADERS`]: name there and path under `files_dir` are the same.
-const NAMES: &[&str] = &["kurrent-attest.efi", KERNEL, "worker/stage1.img"];
+const NAMES: &[&str] = &["kurrent-attest.efi", "kurrent-attest-arm64.efi", KERNEL, "worker/stage1.img"];
 /// The kernel: its download is a step of the timeline.
 pub const KERNEL: &str = "worker/vmlinuz";
 

@@ -285,6 +285,7 @@ impl BootPlane {
         if json {
             return Ok(Answer::Json(preview(&grant)));
         }
+        boot::has_kernel(form.get("arch"))?;
         // Without a key agreed on there is nothing to seal to, and nothing secret travels in clear.
         let Ok(outstanding) = found else { return Err(Refusal::NoChannel.into()) };
         if proven == Proven::Unsealable {

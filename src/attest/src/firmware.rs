@@ -187,9 +187,33 @@ fn from_cpu(octets: &mut [u8]) -> bool {
     looks_random(octets)
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn from_cpu(_octets: &mut [u8]) -> bool {
-    false
+#[cfg(target_arch = "aarch64")]
+fn from_cpu(octets: &mut [u8]) -> bool {
+    use core::arch::asm;
+
+    // Arm's manual (DDI 0487), D24.2.131 ID_AA64ISAR0_EL1: field RNDR, bits 63 to 60.
+    const RNDR_SHIFT: u32 = 60;
+    // RNDR gives nothing when its source is exhausted: as for RDRAND above.
+    const TRIES: usize = 10;
+
+    let features: u64;
+    // SAFETY: firmware runs at EL1 or above, where the register is readable; reading it changes nothing.
+    unsafe { asm!("mrs {}, ID_AA64ISAR0_EL1", out(reg) features, options(nomem, nostack, preserves_flags)) };
+    if features >> RNDR_SHIFT == 0 {
+        return false;
+    }
+    let draw = || {
+        let (value, good): (u64, u64);
+        // SAFETY: the feature register says that RNDR (S3_3_C2_C4_0) is there; it clears Z when it gave a number.
+        unsafe { asm!("mrs {}, S3_3_C2_C4_0", "cset {}, ne", out(reg) value, out(reg) good, options(nomem, nostack)) };
+        (good == 1).then_some(value)
+    };
+    for part in octets.chunks_mut(size_of::<u64>()) {
+        let Some(value) = (0..TRIES).find_map(|_| draw()) else { return false };
+        let value = Zeroizing::new(value.to_le_bytes());
+        part.iter_mut().zip(value.iter()).for_each(|(to, from)| *to = *from);
+    }
+    looks_random(octets)
 }
 
 /// The load options as ASCII; `None` when there are none or they are something else.

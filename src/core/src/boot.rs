@@ -131,6 +131,8 @@ pub enum Refusal {
     NotReady,
     /// Nothing to seal to: secrets never travel in clear.
     NoChannel,
+    /// There is no worker kernel for this machine's architecture.
+    NoKernel,
     /// It shows another key than the stored one: nothing changed.
     KeyMismatch,
     /// This machine asks too often.
@@ -159,6 +161,7 @@ impl Refusal {
             Self::NoDisk => "no_disk",
             Self::NotReady => "not_ready",
             Self::NoChannel => "no_channel",
+            Self::NoKernel => "no_kernel",
             Self::KeyMismatch => "key_mismatch",
             Self::TooMany => "too_many",
             Self::Unavailable => "unavailable",
@@ -183,6 +186,9 @@ impl Refusal {
             Self::Firmware => "refused (firmware): the device key can not be used; see the line of the firmware program above",
             Self::NoDisk => "no system disk: the worker has none, or none is chosen to boot",
             Self::NotReady => "the disk is being made ready",
+            Self::NoKernel => {
+                "refused (no_kernel): this server has no worker kernel for this machine's architecture; bind an x86-64 machine"
+            }
             Self::NoChannel => "refused (no_channel): this boot method needs the firmware program to receive its secrets",
             Self::KeyMismatch => {
                 "refused (key_mismatch): this machine shows another key than the registered one; rekey it if that is right"
@@ -210,6 +216,7 @@ impl Refusal {
             | Self::NoDisk
             | Self::NotReady
             | Self::NoChannel
+            | Self::NoKernel
             | Self::KeyMismatch
             | Self::TooMany
             | Self::Unavailable => false,
@@ -241,7 +248,13 @@ impl Refusal {
             Self::NoDisk | Self::MissingSig | Self::Unavailable => 5,
             // Somebody has to do something first.
             Self::NoMac | Self::MacMismatch | Self::NoLease | Self::Revoked | Self::NotBound | Self::NoKey => 10,
-            Self::VerifyFailed | Self::WrongServer | Self::Firmware | Self::NoChannel | Self::KeyMismatch | Self::TooMany => 15,
+            Self::VerifyFailed
+            | Self::WrongServer
+            | Self::Firmware
+            | Self::NoChannel
+            | Self::NoKernel
+            | Self::KeyMismatch
+            | Self::TooMany => 15,
         }
     }
 
@@ -324,6 +337,14 @@ pub fn after_report(standing: Standing, window_open: bool, has_valid_key: bool, 
 #[must_use]
 pub fn may_pin(standing: Standing, window_open: bool) -> bool {
     window_open || standing == Standing::Bound
+}
+
+/// Whether the worker kernel runs on a machine whose iPXE says it is of `arch` (`buildarch`); scripts of people's own say nothing.
+///
+/// # Errors
+/// [`Refusal::NoKernel`].
+pub fn has_kernel(arch: &str) -> Result<(), Refusal> {
+    if matches!(arch, "" | "x86_64") { Ok(()) } else { Err(Refusal::NoKernel) }
 }
 
 /// What the shell found out about an answer.

@@ -20,9 +20,10 @@ use std::time::{Duration, Instant};
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// Enough of a frame for DHCP and HTTP heads; NVMe data would fill the disk.
 const CAPTURE_OCTETS: u32 = 2048;
-/// Debian's OVMF, and its empty variables.
-const OVMF_CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
-const OVMF_VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
+/// Debian's UEFI firmware: code, empty variables, package.
+const OVMF: [&str; 3] = ["/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd", "ovmf"];
+/// The same for arm64.
+const AAVMF: [&str; 3] = ["/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd", "qemu-efi-aarch64"];
 
 /// Where a NIC is plugged in.
 #[derive(Clone, Debug)]
@@ -45,6 +46,8 @@ pub enum Attachment {
 pub enum Firmware {
     /// OVMF with the variables in this file; made from the empty ones when missing.
     Uefi(PathBuf),
+    /// An arm64 machine with AAVMF, its variables as above.
+    UefiArm64(PathBuf),
     /// SeaBIOS.
     Bios,
 }
@@ -106,8 +109,10 @@ pub struct Machine {
 impl Machine {
     /// Starts QEMU and waits until its console and monitor are open; the firmware begins then.
     pub fn start(run: &Run, spec: Spec) -> Result<Self> {
-        if let Firmware::Uefi(variables) = &spec.firmware {
-            prepare_uefi(variables)?;
+        match &spec.firmware {
+            Firmware::Uefi(variables) => prepare_uefi(variables, OVMF)?,
+            Firmware::UefiArm64(variables) => prepare_uefi(variables, AAVMF)?,
+            Firmware::Bios => {}
         }
         let stderr_path = run.evidence().join(format!("{}.qemu", spec.name));
         let append = |path: &Path| File::options().create(true).append(true).open(path).with_context(|| format!("open {}", path.display()));
@@ -218,14 +223,14 @@ fn is_running(pid: u32) -> bool {
 }
 
 /// The firmware is there, and so are its variables.
-fn prepare_uefi(variables: &Path) -> Result<()> {
-    for file in [OVMF_CODE, OVMF_VARIABLES] {
+fn prepare_uefi(variables: &Path, [code, empty, package]: [&str; 3]) -> Result<()> {
+    for file in [code, empty] {
         if !Path::new(file).exists() {
-            bail!("{file} is missing: package `ovmf`, installed by `make deps`");
+            bail!("{file} is missing: package `{package}`, installed by `make deps`");
         }
     }
     if !variables.exists() {
-        fs::copy(OVMF_VARIABLES, variables).with_context(|| format!("make {}", variables.display()))?;
+        fs::copy(empty, variables).with_context(|| format!("make {}", variables.display()))?;
     }
     Ok(())
 }
@@ -247,26 +252,37 @@ fn command(run: &Run, spec: &Spec, captures: &[PathBuf]) -> Command {
         Attachment::Tap { netns, .. } => Some(netns.clone()),
         Attachment::Multicast(_) | Attachment::User(_) => None,
     });
+    let qemu = match &spec.firmware {
+        Firmware::Uefi(_) | Firmware::Bios => "qemu-system-x86_64",
+        Firmware::UefiArm64(_) => "qemu-system-aarch64",
+    };
     let mut command = match netns {
         Some(netns) => {
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", &netns, "qemu-system-x86_64"]);
+            command.args(["netns", "exec", &netns, qemu]);
             command
         }
-        None => Command::new("qemu-system-x86_64"),
+        None => Command::new(qemu),
     };
-    // Without cx16 off, QEMU 7.2's TCG crashes 6.12 kernels now and then (double fault, invalid opcode at boot).
-    command.args(["-nodefaults", "-accel", "tcg", "-cpu", "max,-cx16"]);
-    command.args(["-display", "none", "-device", "VGA", "-m", &spec.memory_mib.to_string(), "-uuid", &spec.uuid]);
+    command.args(["-nodefaults", "-accel", "tcg", "-display", "none", "-m", &spec.memory_mib.to_string(), "-uuid", &spec.uuid]);
     command.args(["-smbios", &format!("type=1,manufacturer=Kurrent lab,product=QEMU,serial={}", spec.name)]);
+    // Without cx16 off, QEMU 7.2's TCG crashes 6.12 kernels now and then (double fault, invalid opcode at boot).
+    let pc = ["-cpu", "max,-cx16", "-device", "VGA", "-machine"];
+    let stores = |[code, ..]: [&str; 3], variables: &Path| {
+        [format!("if=pflash,format=raw,unit=0,readonly=on,file={code}"), format!("if=pflash,format=raw,unit=1,file={}", value(variables))]
+            .map(|store| ["-drive".to_owned(), store])
+    };
     match &spec.firmware {
         Firmware::Uefi(variables) => {
-            command.args(["-machine", "q35", "-drive", &format!("if=pflash,format=raw,unit=0,readonly=on,file={OVMF_CODE}")]);
-            command.args(["-drive", &format!("if=pflash,format=raw,unit=1,file={}", value(variables))]);
+            command.args(pc).arg("q35").args(stores(OVMF, variables).as_flattened());
+        }
+        // The oldest core that UEFI distributions still start on.
+        Firmware::UefiArm64(variables) => {
+            command.args(["-cpu", "cortex-a57", "-machine", "virt"]).args(stores(AAVMF, variables).as_flattened());
         }
         // SeaBIOS, QEMU's own choice; told that nobody looks at a screen, it shows it on the serial console.
         Firmware::Bios => {
-            command.args(["-machine", "q35,graphics=off"]);
+            command.args(pc).arg("q35,graphics=off");
         }
     }
     for (name, text) in &spec.firmware_settings {

@@ -94,8 +94,10 @@ impl Place {
             fs::create_dir(dir.join(folder)).with_context(|| format!("make {folder}"))?;
         }
         copy_loaders(&dir.join("files"))?;
-        let attest = tools::target_dir().join("x86_64-unknown-uefi/release/kurrent-attest.efi");
-        fs::copy(&attest, dir.join("files/kurrent-attest.efi")).with_context(|| format!("copy {} (`make attest`)", attest.display()))?;
+        for (target, name) in [("x86_64", "kurrent-attest.efi"), ("aarch64", "kurrent-attest-arm64.efi")] {
+            let attest = tools::target_dir().join(format!("{target}-unknown-uefi/firmware/kurrent-attest.efi"));
+            fs::copy(&attest, dir.join("files").join(name)).with_context(|| format!("copy {} (`make attest`)", attest.display()))?;
+        }
         let (config, shown) = (dir.join("kurrent.yaml"), dir.display());
         let text = format!(
             "apiVersion: kurrent.io/v1\nkind: ApplianceConfiguration\nmetadata:\n  name: firmware\nspec:\n  stateDir: {shown}/state\n  \
@@ -127,6 +129,12 @@ impl Place {
     /// A machine on `network` with OVMF and the iPXE of its NIC's option ROM.
     pub fn uefi_with_rom(&self, network: &Arc<BootNetwork>) -> Result<Machine> {
         self.start(network, OptionRom::Ipxe, |spec| spec)
+    }
+
+    /// An arm64 machine on `network`.
+    pub fn arm64(&self, network: &Arc<BootNetwork>) -> Result<Machine> {
+        let variables = self.run.scratch().join("arm64.vars");
+        self.start(network, OptionRom::None, |spec| Spec { firmware: Firmware::UefiArm64(variables), ..spec })
     }
 
     /// A machine on `network` with SeaBIOS and the iPXE of its NIC's option ROM.
