@@ -13,7 +13,7 @@ LOCKED := --locked
 LAB := $(CARGO) run -q $(LOCKED) -p kurrent-harness --bin kurrent-lab --
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build image attest lab test check test-net test-vm bench-deps bench-image bench-ledger bench-dhcp bench-http bench-target bench-tftp fuzz clean
+.PHONY: help deps build image attest lab test check deny test-net test-vm bench-deps bench-image bench-ledger bench-dhcp bench-http bench-target bench-tftp fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,7 +58,10 @@ bench-tftp: bench-deps ## ours against the TFTP servers of Debian: figures and r
 test: ## everything: check, then network tests, then machine tests; times at the end
 	@tests/layers
 
-check: deps ## format, lints, unit, golden and property tests, tidy: about a minute
+deny: deps ## licences, sources and banned crates; known vulnerabilities when KURRENT_ADVISORY_DB names a copy of the database
+	@appliance/deps/deny
+
+check: deny ## format, lints, crates, unit, golden and property tests, tidy: about a minute
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy -q $(LOCKED) --all-targets -- -D warnings
 	$(CARGO) clippy -q $(LOCKED) --profile firmware -p kurrent-attest --target x86_64-unknown-uefi --target aarch64-unknown-uefi -- -D warnings

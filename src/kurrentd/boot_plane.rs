@@ -4,6 +4,7 @@
 //! and the status of the answer. Revoked machines hear nothing: an empty 404, whatever they ask for.
 
 pub mod boots;
+mod budget;
 mod report;
 pub mod verify;
 
@@ -15,13 +16,12 @@ use boots::Boots;
 use hyper::body::Bytes;
 use kurrent_core::boot::{self, BootId, Evidence, Grant, Proven, Refusal, Standing};
 use kurrent_core::http::Form;
-use kurrent_core::id::MacAddr;
-use kurrent_core::ipxe;
 use kurrent_core::ledger::{Ledger, Outcome};
 use kurrent_core::policy::Silence;
 use kurrent_core::stage1::Credentials;
 use kurrent_core::time::Now;
 use kurrent_core::timeline::Step;
+use kurrent_core::{id::MacAddr, ipxe};
 use kurrent_handshake::{FLAG_MAY_PIN, Side};
 use kurrent_sys::entropy;
 use report::Report;
@@ -70,6 +70,8 @@ pub enum Answer {
     Malformed,
     /// 403: a stage-1 report that is not genuine.
     Forbidden,
+    /// 429: one too many.
+    TooMany,
     /// 404, empty: unknown, or revoked.
     Nothing,
 }
@@ -89,13 +91,15 @@ pub struct BootPlane {
     issue: Issue,
     challenges: Challenges,
     boots: Boots,
+    requests: budget::Requests,
 }
 
 impl BootPlane {
     /// With nothing outstanding.
     #[must_use]
     pub fn new(shared: SharedRef, issue: Issue, now: Now) -> Self {
-        Self { shared, issue, challenges: Challenges::new(entropy::random, now), boots: Boots::default() }
+        let challenges = Challenges::new(entropy::random, now);
+        Self { shared, issue, challenges, boots: Boots::default(), requests: budget::Requests::new(now) }
     }
 
     /// What every task shares.
@@ -118,6 +122,7 @@ impl BootPlane {
     pub fn expire(&self, now: Now) {
         self.challenges.expire(entropy::random, now);
         self.boots.expire(now);
+        self.requests.expire(now);
     }
 
     /// Whether the holder of this address is answered by silence; audited.

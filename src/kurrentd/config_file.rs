@@ -80,7 +80,7 @@ raw! {
     Http { boot_port: Text, device_rate: Text, api_port: Text, api_address: Text }
     Boot { kernel: Text, debug_shell: Text }
     Registration { minutes: Text }
-    Security { enforcement: Text }
+    Security { enforcement: Text, confinement: Text }
     RawAgent { backend: Text, disk_dir: Text, nqn_base: Text, target_port: Text }
     ControlPlane { url: Text }
 }
@@ -198,8 +198,9 @@ impl Reader {
         let minutes = spec.registration.unwrap_or_default().minutes;
         config.registration_minutes =
             self.number("spec.registration.minutes", minutes, "1 to 60", 1, 60).unwrap_or(config.registration_minutes);
-        let enforcement = spec.security.unwrap_or_default().enforcement;
-        config.enforcement = self.switch("spec.security.enforcement", enforcement).unwrap_or(config.enforcement);
+        let security = spec.security.unwrap_or_default();
+        config.enforcement = self.switch("spec.security.enforcement", security.enforcement).unwrap_or(config.enforcement);
+        config.confinement = self.switch("spec.security.confinement", security.confinement).unwrap_or(config.confinement);
         self.agent(&mut config, spec.agent.unwrap_or_default());
         let url = spec.control_plane.unwrap_or_default().url;
         self.parsed("spec.controlPlane.url", url, "'local': this version can not join another appliance's control plane", |t| {

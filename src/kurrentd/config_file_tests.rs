@@ -122,6 +122,7 @@ fn every_fault_has_its_line_and_says_what_to_do() {
         ("spec:\n  tftp:\n    allow: [192.0.2.0]\n", 5, "like 192.0.2.0/24"),
         ("spec:\n  http:\n    deviceRate: 1\n", 5, "65536 or more"),
         ("spec:\n  security:\n    enforcement: maybe\n", 5, "on or off"),
+        ("spec:\n  security:\n    confinement: maybe\n", 5, "on or off"),
         ("spec:\n  boot:\n    kernel: disk\n", 5, "not in this version"),
         ("spec:\n  boot:\n    kernel: mine\n", 5, "write appliance"),
         ("spec:\n  boot:\n    debugShell: on\n", 5, "not in this version"),

@@ -4,11 +4,12 @@
 use crate::audit::Event;
 use crate::backup::swap::Swapped;
 use crate::boot_link;
+use crate::confine::Files;
 use crate::shared::{Shared, SharedRef};
 use anyhow::{Context, anyhow};
 use kurrent_core::config::{Config, DhcpMode, Dhcpv6Mode, Ipv6};
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -31,14 +32,27 @@ pub enum Ending {
     Restart,
 }
 
+/// What has to be done with all rights and one thread: the last that is, is to give them up ([`crate::confine`]).
+pub fn prepare(config: &Config, status: &Path) {
+    allow_open_files();
+    if !config.confinement {
+        return crate::confine::leave_off();
+    }
+    let files = Files::of_daemon(config, status);
+    files.make_folders();
+    crate::confine::apply(&files);
+}
+
 /// Serves until SIGTERM or SIGINT, or a restored state waits for a new start.
 ///
 /// # Errors
 /// What no part can do without is missing: the state folder, the disk folder, the secrets.
 pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<Ending> {
-    allow_open_files();
     let swapped = crate::backup::swap::carry_out(&config.state_dir).context("putting the restored state in place")?;
     let shared = Shared::open(config)?;
+    if let Some(fault) = crate::confine::fault() {
+        shared.faults.set("confinement", fault);
+    }
     tell_restored(&shared, swapped);
     let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets"))?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = shared.config.name, "kurrentd starts");

@@ -8,6 +8,7 @@ pub mod boot_link;
 pub mod boot_plane;
 pub mod challenges;
 pub mod config_file;
+pub mod confine;
 pub mod credentials;
 pub mod daemon;
 pub mod dhcp_state;

@@ -143,6 +143,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                     return bad_input(&fault);
                 }
             };
+            kurrentd::daemon::prepare(&checked, &status);
             let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
             let result = runtime.block_on(kurrentd::daemon::run(checked, status.clone()));
             if let Err(error) = &result {

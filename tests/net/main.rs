@@ -3,6 +3,7 @@
 //! Whoever asks for these tests and cannot run them (no privilege, a client program missing) gets a failure, never a pass.
 
 mod concepts;
+mod confined;
 mod crash;
 mod dhcp;
 mod dhcp_clients;

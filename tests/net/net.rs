@@ -114,8 +114,7 @@ impl Net {
     /// Starts the daemon so that it ends at its `last_step`-th write step in the state and disk folders.
     pub fn start_watched(&self, last_step: Option<usize>) -> Result<(Daemon, Watched)> {
         let daemon = self.start_prepared(steps::prepare)?;
-        let pid = daemon.process.pid().context("the daemon's process")?;
-        let watched = steps::watch(pid, &[self.path("state"), self.path("disks")], last_step)?;
+        let watched = steps::watch(daemon.pid()?, &[self.path("state"), self.path("disks")], last_step)?;
         Ok((daemon, watched))
     }
 
@@ -245,6 +244,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// Its process id.
+    pub fn pid(&self) -> Result<u32> {
+        self.process.pid().context("the daemon's process")
+    }
+
     /// `kill -9`.
     pub fn kill(mut self) {
         self.process.kill();

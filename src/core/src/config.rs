@@ -30,6 +30,8 @@ pub struct Config {
     pub api_address: Option<IpAddr>,
     /// `spec.security.enforcement`: only a verified answer opens the data plane. Default on.
     pub enforcement: bool,
+    /// `spec.security.confinement`: `kurrentd` gives up the rights that it does not need. Default on.
+    pub confinement: bool,
     /// `spec.registration.minutes`: how long the registration window stays open when nobody says; 1 to 60, default 15.
     pub registration_minutes: u8,
     /// Storage.
@@ -70,6 +72,7 @@ impl Default for Config {
             api_port: 8080,
             api_address: None,
             enforcement: true,
+            confinement: true,
             registration_minutes: 15,
             agent: Agent {
                 disk_dir: "/var/lib/kurrent/disks".into(),

@@ -2,6 +2,7 @@
 //! octets for firmware, written as the most literal client reads them.
 
 pub mod answer;
+pub mod budget;
 pub mod head;
 pub mod pace;
 

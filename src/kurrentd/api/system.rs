@@ -4,6 +4,7 @@ use super::Api;
 use super::names::Address;
 use super::problem::Problem;
 use super::settings::Window;
+use crate::confine;
 use crate::reconcile::Observation;
 use axum::Json;
 use axum::extract::State;
@@ -32,6 +33,9 @@ struct Status {
     knocking: usize,
     registration_window: Window,
     enforcement: bool,
+    /// What `kurrentd` has given up, part by part.
+    #[schema(value_type = Vec<confine::Part>)]
+    confinement: &'static [confine::Part],
     /// Where the API answers.
     api: Vec<String>,
     /// What is wrong now, with what to do.
@@ -54,7 +58,8 @@ async fn get_status(State(api): State<Api>) -> Json<Status> {
     let (shared, ledger) = (&api.shared, api.shared.ledger.snapshot());
     let count = |state| ledger.devices.values().filter(|d| d.state == state).count();
     let enforcement = ledger.enforcement(shared.config.enforcement);
-    let off = "enforcement is off: devices without a key get their disks";
+    let warnings =
+        [(enforcement, "enforcement is off: devices without a key get their disks"), (shared.config.confinement, confine::OFF_WARNING)];
     Json(Status {
         name: shared.config.name.clone(),
         version: env!("CARGO_PKG_VERSION"),
@@ -65,9 +70,10 @@ async fn get_status(State(api): State<Api>) -> Json<Status> {
         knocking: shared.ledger.knocking().list().len(),
         registration_window: Window::of(&ledger),
         enforcement,
+        confinement: confine::held(),
         api: crate::status::api_addresses(&shared.config),
         faults: shared.all_faults(),
-        warnings: if enforcement { vec![] } else { vec![off] },
+        warnings: warnings.into_iter().filter(|(is_on, _)| !is_on).map(|(_, warning)| warning).collect(),
     })
 }
 

@@ -111,6 +111,7 @@ fn rpi_eeprom_475_no_status_is_a_redirect_and_only_204_has_no_length() {
         Status::LengthRequired,
         Status::ContentTooLarge,
         Status::RangeNotSatisfiable,
+        Status::TooManyRequests,
         Status::HeaderFieldsTooLarge,
         Status::InternalServerError,
         Status::VersionNotSupported,

@@ -144,3 +144,43 @@ async fn connections_that_get_nowhere_give_way_when_there_is_no_place_for_anothe
     };
     tokio::time::timeout(DEADLINE, served_in_time).await.expect("the oldest without progress gives way, long before its own time is up");
 }
+
+/// One address asks without end while fifty machines boot: each of them is answered as ever, and the audit has one line of it.
+#[tokio::test]
+async fn a_flood_of_forms_is_told_to_wait_and_fifty_machines_beside_it_are_not() {
+    const FLOOD: usize = 2000;
+    let server = served(LIMITS).await;
+    let form = |host: u8, path: &str| {
+        let body = format!("mac=52:54:00:00:01:{host:02x}");
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    };
+    let from = async |host: u8, octets: String| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 1, host], 0))).unwrap();
+        let mut stream = socket.connect(server.address).await.unwrap();
+        let (mut from, mut to) = stream.split();
+        let write = async {
+            let _ = to.write_all(octets.as_bytes()).await;
+            let _ = to.shutdown().await;
+        };
+        let mut all = Vec::new();
+        let ((), read) = tokio::join!(write, tokio::time::timeout(DEADLINE, from.read_to_end(&mut all)));
+        read.expect("an answer in time").unwrap();
+        String::from_utf8_lossy(&all).into_owned()
+    };
+    let flood = || from(200, form(200, "/devices/challenge").repeat(FLOOD));
+    // Told before the machines' own refusals fill the audit's minute.
+    flood().await;
+    let machines = async {
+        for host in 1..=50 {
+            let boot = ["/devices/report", "/devices/challenge", "/boot-vars"].map(|path| form(host, path)).concat();
+            let said = from(host, boot).await;
+            assert_eq!((said.matches("HTTP/1.1 200 ").count(), said.matches("too_many").count()), (3, 0), "{host}: {said}");
+        }
+    };
+    let (said, ()) = tokio::join!(flood(), machines);
+    let refused = said.matches("refused (too_many)").count();
+    assert!((FLOOD / 2..FLOOD).contains(&refused), "{refused}");
+    let told = server.bench.audited().into_iter().filter(|(_, result)| result == "too_many").count();
+    assert_eq!(told, 1);
+}

@@ -55,6 +55,9 @@ fn asks_by_query(head: &Head<'_>) -> bool {
 pub async fn form(plane: &BootPlane, peer: Peer, path: &str, form: &Form) -> Reply {
     // A body may have taken its time: nonces are judged by when it was there.
     let now = clock::now();
+    if let Some(later) = plane.over_budget(peer, path, now) {
+        return reply(later);
+    }
     reply(match path {
         "/devices/report" => plane.report(peer, form, now).await,
         "/devices/challenge" => plane.challenge(peer, form, now),
@@ -104,6 +107,7 @@ fn reply(answer: boot_plane::Answer) -> Reply {
         Said::Blob(octets) => ("application/octet-stream", octets),
         Said::Done => return Answer::empty(Status::NoContent).into(),
         Said::Malformed => return Answer::empty(Status::BadRequest).into(),
+        Said::TooMany => return Answer::empty(Status::TooManyRequests).into(),
         Said::Forbidden => return Answer::empty(Status::Forbidden).into(),
         Said::Nothing => return Answer::empty(Status::NotFound).into(),
     };

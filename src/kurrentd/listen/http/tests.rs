@@ -13,7 +13,7 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 pub(super) struct Served {
     pub(super) bench: Bench,
     pub(super) server: Arc<Server>,
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
 }
 
 pub(super) async fn served(limits: Limits) -> Served {
