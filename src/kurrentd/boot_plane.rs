@@ -5,6 +5,7 @@
 
 pub mod boots;
 mod budget;
+mod migrated;
 mod report;
 pub mod verify;
 
@@ -250,8 +251,7 @@ impl BootPlane {
     }
 
     /// `POST /boot-vars`.
-    #[must_use]
-    pub fn boot_vars(&self, peer: Peer, form: &Form, now: Now) -> Answer {
+    pub async fn boot_vars(&self, peer: Peer, form: &Form, now: Now) -> Answer {
         const VERB: &str = "boot-vars";
         let json = form.get("format") == "json";
         let ledger = self.shared.ledger.snapshot();
@@ -259,7 +259,7 @@ impl BootPlane {
             Ok(mac) => mac,
             Err(refusal) => return self.refuse(form.get("mac").parse().ok(), VERB, refusal, now),
         };
-        let decided = self.decide(&ledger, peer, mac, form, json, now);
+        let decided = self.decide(&ledger, peer, mac, form, json, now).await;
         match decided {
             Ok(answer) => answer,
             Err(Refused(refusal, _)) if json && !refusal.is_silent() => {
@@ -278,7 +278,7 @@ impl BootPlane {
         }
     }
 
-    fn decide(&self, ledger: &Ledger, peer: Peer, mac: MacAddr, form: &Form, json: bool, now: Now) -> Result<Answer, Refused> {
+    async fn decide(&self, ledger: &Ledger, peer: Peer, mac: MacAddr, form: &Form, json: bool, now: Now) -> Result<Answer, Refused> {
         let claim = Claim { signature: form.get("sig"), boot_key: form.get("boot_key"), uuid: form.get("uuid") };
         let found = match verify::octets(form.get("nonce")) {
             Some(nonce) => self.challenges.find(mac, &nonce, entropy::random, now),
@@ -331,6 +331,7 @@ impl BootPlane {
         if !self.challenges.use_up(mac, &outstanding, now) {
             return Err(Refusal::TooMany.into());
         }
+        self.settle_migration(ledger, &grant.worker, mac).await?;
         let sealed = session.seal(credentials.encode().as_bytes());
         let initrd = boots::as_initrd(&sealed).map_err(|error| {
             tracing::error!(%mac, %error, "the sealed credentials could not be packed");

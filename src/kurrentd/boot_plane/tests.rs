@@ -114,8 +114,8 @@ impl Bench {
         read_challenge(&text(self.plane.challenge(peer(), &form(&format!("mac={mac}")), now)), mac)
     }
 
-    fn boot_vars(&self, fields: &str, now: Now) -> Answer {
-        self.plane.boot_vars(peer(), &form(fields), now)
+    async fn boot_vars(&self, fields: &str, now: Now) -> Answer {
+        self.plane.boot_vars(peer(), &form(fields), now).await
     }
 
     /// A bound device, its key in the ledger.
@@ -200,7 +200,7 @@ async fn k05_a_machine_reports_waits_is_bound_proves_itself_and_gets_sealed_cred
     let now = clock::now();
     let (challenge, server) = bench.challenge(MAC, now).unwrap();
     let (fields, session) = answer_form(challenge, server, &device);
-    let script = text(bench.boot_vars(&fields, now));
+    let script = text(bench.boot_vars(&fields, now).await);
     for (name, value) in [
         ("hostname", "w1"),
         ("os", "debian"),
@@ -240,8 +240,8 @@ async fn every_wrong_answer_is_refused_with_its_reason_at_the_machine_in_the_aud
     let bench = Bench::bound(true, &device).await;
     let now = clock::now();
     let later = |secs| Now { mono: now.mono.after(Duration::from_secs(secs)), ..now };
-    let refused = |fields: &str, now, code: &str| {
-        let script = text(bench.boot_vars(fields, now));
+    let refused = async |fields: &str, now, code: &str| {
+        let script = text(bench.boot_vars(fields, now).await);
         assert!(set(&script, "kreason").contains(&format!("({code})")), "{code}: {script}");
         assert!(!script.contains("hostname") && !script.contains("w1"), "nothing else is revealed: {script}");
         assert!(bench.was_audited("boot-vars", code), "{code}");
@@ -250,19 +250,19 @@ async fn every_wrong_answer_is_refused_with_its_reason_at_the_machine_in_the_aud
     };
     let (challenge, server) = bench.challenge(MAC, now).unwrap();
     let (good, _) = answer_form(challenge, server, &device);
-    refused(&answer_form(challenge, server, &SigningKey::from_bytes(&[9; 32])).0, now, "verify_failed");
-    refused(&answer_form(challenge, [9; 32], &device).0, now, "verify_failed");
-    refused(&good.replace("boot_key=", "boot_key=00").replace("sig=", "sig=00"), now, "missing_sig");
-    refused(&format!("mac={MAC}&nonce={}", hex::encode(challenge.nonce)), now, "missing_sig");
-    refused(&format!("mac={MAC}"), now, "missing_sig");
-    refused(&good.replace(&hex::encode(challenge.nonce), &"ab".repeat(32)), now, "nonce_unknown");
-    refused(&format!("mac={MAC}&error=wrong_server"), now, "wrong_server");
-    refused(&format!("mac={MAC}&error=no_entropy"), now, "firmware");
-    refused(&good, later(61), "nonce_expired");
+    refused(&answer_form(challenge, server, &SigningKey::from_bytes(&[9; 32])).0, now, "verify_failed").await;
+    refused(&answer_form(challenge, [9; 32], &device).0, now, "verify_failed").await;
+    refused(&good.replace("boot_key=", "boot_key=00").replace("sig=", "sig=00"), now, "missing_sig").await;
+    refused(&format!("mac={MAC}&nonce={}", hex::encode(challenge.nonce)), now, "missing_sig").await;
+    refused(&format!("mac={MAC}"), now, "missing_sig").await;
+    refused(&good.replace(&hex::encode(challenge.nonce), &"ab".repeat(32)), now, "nonce_unknown").await;
+    refused(&format!("mac={MAC}&error=wrong_server"), now, "wrong_server").await;
+    refused(&format!("mac={MAC}&error=no_entropy"), now, "firmware").await;
+    refused(&good, later(61), "nonce_expired").await;
     // None of that has used the challenge up.
-    assert!(text(bench.boot_vars(&good, later(59))).contains("kernel --name vmlinuz"));
-    refused(&good, later(59), "nonce_unknown");
-    assert_eq!(bench.boot_vars("mac=&nonce=", now), Answer::Nothing);
+    assert!(text(bench.boot_vars(&good, later(59)).await).contains("kernel --name vmlinuz"));
+    refused(&good, later(59), "nonce_unknown").await;
+    assert_eq!(bench.boot_vars("mac=&nonce=", now).await, Answer::Nothing);
     assert!(bench.was_audited("boot-vars", "no_mac"));
 }
 
@@ -277,11 +277,11 @@ async fn k28_another_machine_under_a_bound_mac_gets_nothing() {
     assert!(set(&script, "kreason").contains("mac_mismatch") && set(&script, "knonce").is_empty());
     let (challenge, server) = bench.challenge(MAC, now).unwrap();
     let (good, _) = answer_form(challenge, server, &device);
-    let script = text(bench.plane.boot_vars(stranger, &form(&good), now));
+    let script = text(bench.plane.boot_vars(stranger, &form(&good), now).await);
     assert!(set(&script, "kreason").contains("mac_mismatch"), "{script}");
     assert!(bench.was_audited("challenge", "mac_mismatch") && bench.was_audited("boot-vars", "mac_mismatch"));
     // An unknown machine, with a key of its own.
-    let script = text(bench.boot_vars(&good.replace(MAC, OTHER), now));
+    let script = text(bench.boot_vars(&good.replace(MAC, OTHER), now).await);
     assert!(set(&script, "kreason").contains("not_bound"), "{script}");
     assert!(bench.challenge(OTHER, now).unwrap_err().contains("not_bound"));
 }
@@ -293,7 +293,7 @@ async fn k12_a_revoked_machine_hears_nothing_whatever_it_asks() {
     let now = clock::now();
     let (challenge, server) = bench.challenge(MAC, now).unwrap();
     let (good, _) = answer_form(challenge, server, &device);
-    let script = text(bench.boot_vars(&good, now));
+    let script = text(bench.boot_vars(&good, now).await);
     let boot_id = script.split("kurrent.boot=").nth(1).unwrap().split(' ').next().unwrap();
     bench.change(Change::Revoke { mac: MAC.parse().unwrap() }).await;
     let by_lease = Peer { address: Ipv4Addr::LOCALHOST.into(), lease: Some(MAC.parse().unwrap()) };
@@ -301,7 +301,7 @@ async fn k12_a_revoked_machine_hears_nothing_whatever_it_asks() {
     assert_eq!(bench.plane.report(peer(), &form(&report_form(MAC, &device)), now).await, Answer::Nothing);
     assert_eq!(bench.plane.challenge(peer(), &named, now), Answer::Nothing);
     assert_eq!(bench.plane.challenge(by_lease, &form(&format!("mac={OTHER}")), now), Answer::Nothing);
-    assert_eq!(bench.boot_vars(&good, now), Answer::Nothing);
+    assert_eq!(bench.boot_vars(&good, now).await, Answer::Nothing);
     assert_eq!(bench.plane.sealed(boot_id, now), Answer::Nothing);
     assert!(bench.plane.is_silenced(by_lease, "http") && !bench.plane.is_silenced(peer(), "http"));
     for verb in ["report", "challenge", "boot-vars", "sealed", "http"] {
@@ -360,10 +360,10 @@ async fn keyless_machines_boot_only_when_allowed_and_only_to_a_seal() {
         bench.bind(MAC, "w1").await;
         let now = clock::now();
         let (challenge, server) = bench.challenge(MAC, now).unwrap();
-        let script = text(bench.boot_vars(&answer_form(challenge, server, &key()).0, now));
+        let script = text(bench.boot_vars(&answer_form(challenge, server, &key()).0, now).await);
         assert_eq!(script.contains("kernel --name"), !enforcement || allowed, "{script}");
         assert_eq!(script.contains("no_key"), enforcement && !allowed);
-        let bare = text(bench.boot_vars(&format!("mac={MAC}"), now));
+        let bare = text(bench.boot_vars(&format!("mac={MAC}"), now).await);
         assert!(!bare.contains("kernel --name"), "no secret in clear: {bare}");
     }
 }
@@ -373,14 +373,14 @@ async fn people_see_the_same_decision_as_json_without_secrets() {
     let device = key();
     let bench = Bench::bound(true, &device).await;
     let now = clock::now();
-    let refused: serde_json::Value = serde_json::from_str(&text(bench.boot_vars(&format!("mac={MAC}&format=json"), now))).unwrap();
+    let refused: serde_json::Value = serde_json::from_str(&text(bench.boot_vars(&format!("mac={MAC}&format=json"), now).await)).unwrap();
     assert!(bench.was_audited("boot-vars", "missing_sig"), "a refusal is audited in whatever form it is asked for");
     assert_eq!((refused["state"].as_str(), refused["code"].as_str()), (Some("bound"), Some("missing_sig")));
     let (challenge, server) = bench.challenge(MAC, now).unwrap();
     let good = answer_form(challenge, server, &device).0;
-    let granted: serde_json::Value = serde_json::from_str(&text(bench.boot_vars(&format!("{good}&format=json"), now))).unwrap();
+    let granted: serde_json::Value = serde_json::from_str(&text(bench.boot_vars(&format!("{good}&format=json"), now).await)).unwrap();
     assert_eq!(granted["hostname"].as_str(), Some("w1"));
-    assert!(text(bench.boot_vars(&good, now)).contains("kernel --name"), "looking at it did not use the challenge up");
+    assert!(text(bench.boot_vars(&good, now).await).contains("kernel --name"), "looking at it did not use the challenge up");
 }
 
 #[tokio::test]
@@ -432,5 +432,5 @@ async fn a_nonce_survives_what_happens_to_others() {
     for _ in 0..500 {
         bench.challenge(MAC, now).unwrap();
     }
-    assert!(text(bench.boot_vars(&answer_form(challenge, server, &device).0, now)).contains("kernel --name"));
+    assert!(text(bench.boot_vars(&answer_form(challenge, server, &device).0, now).await).contains("kernel --name"));
 }

@@ -91,6 +91,8 @@ impl Change {
                 .when(note.is_some(), "note"),
             Self::Bind { force, .. } | Self::BindAll { force, .. } => words.when(*force, "force"),
             Self::Rekey { until, .. } => words.until(*until),
+            Self::Migrate { note, .. } => words.given("from", note.from).until(Some(note.until)),
+            Self::RollBackMigration { note, .. } => words.value("to", note.to),
             Self::Label { labels, .. } => words.value("labels", labels.len()),
             Self::AddDisk { disk, .. } => words.value("size_bytes", disk.size_bytes).value("agent", &disk.agent),
             Self::ResizeDisk { size_bytes, .. } => words.value("size_bytes", size_bytes),
@@ -116,6 +118,7 @@ impl Change {
             Self::AddJoinToken { token } => words.until(Some(token.expires_at)),
             Self::Report { .. }
             | Self::RotateCredentials { .. }
+            | Self::EndMigration { .. }
             | Self::Unbind { .. }
             | Self::Revoke { .. }
             | Self::Purge { .. }

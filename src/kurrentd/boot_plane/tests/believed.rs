@@ -31,9 +31,9 @@ async fn a_p256_answer_is_never_sealed_to_a_boot_key_that_it_does_not_sign() {
         let seen = format!("mac={mac}&nonce={}&sig={}", hex::encode(challenge.nonce), sig.replace('+', "%2B"));
         let attack = format!("{seen}&boot_key={}", hex::encode(boot_public_key(&DEVICE_SECRET)));
         // People are shown that it verifies; that gives nothing away.
-        assert!(text(bench.boot_vars(&format!("{attack}&format=json"), now)).contains("w1"));
+        assert!(text(bench.boot_vars(&format!("{attack}&format=json"), now).await).contains("w1"));
         for (fields, code) in [(&attack, "no_channel"), (&attack, if enforcement { "nonce_unknown" } else { "no_channel" })] {
-            let script = text(bench.boot_vars(fields, now));
+            let script = text(bench.boot_vars(fields, now).await);
             assert!(set(&script, "kreason").contains(code), "{script}");
             assert!(!script.contains("kernel --name") && !script.contains("sealed"), "{script}");
             assert!(bench.was_audited("boot-vars", code));

@@ -54,14 +54,14 @@ async fn a_p256_machine_gets_every_variable_and_no_secret_once() {
     let signature: p256::ecdsa::Signature = device.sign(format!("{nonce}{MAC}w1").as_bytes());
     let sig = base64::engine::general_purpose::STANDARD.encode(signature.to_der());
     let good = format!("mac={MAC}&nonce={nonce}&sig={}", sig.replace('+', "%20"));
-    let script = text(bench.boot_vars(&good, now));
+    let script = text(bench.boot_vars(&good, now).await);
     assert_eq!(names(&script), NAMES, "{script}");
     assert_eq!((set(&script, "hostname"), set(&script, "menu-default"), set(&script, "menu-timeout")), ("w1", "010101010101", "0"));
     let secrets = std::fs::read_to_string(bench.folder.path().join("state/secrets/credentials.yml")).unwrap();
     for secret in secrets.lines().filter_map(|l| l.split("DHHC-1:").nth(1)) {
         assert!(!script.contains(secret.trim_matches('"')), "{script}");
     }
-    let again = text(bench.boot_vars(&good, now));
+    let again = text(bench.boot_vars(&good, now).await);
     assert!(set(&again, "kreason").contains("nonce_unknown") && names(&again).is_empty(), "{again}");
 }
 
@@ -70,10 +70,10 @@ async fn k21_without_a_disk_that_boots_the_variables_say_reboot_and_our_script_w
     let device = key();
     let bench = Bench::bound(true, &device).await;
     let worker: WorkerId = "w1".parse().unwrap();
-    let ask = |json: bool| {
+    let ask = async |json: bool| {
         let (challenge, server) = bench.challenge(MAC, clock::now()).unwrap();
         let fields = answer_form(challenge, server, &device).0;
-        text(bench.boot_vars(&if json { format!("{fields}&format=json") } else { fields }, clock::now()))
+        text(bench.boot_vars(&if json { format!("{fields}&format=json") } else { fields }, clock::now()).await)
     };
     let boot = |menu_default: Option<&str>| kurrent_core::ledger::BootSettings {
         menu_default: menu_default.map(str::to_owned),
@@ -82,16 +82,16 @@ async fn k21_without_a_disk_that_boots_the_variables_say_reboot_and_our_script_w
     };
     let set_boot = |entry| Change::SetBoot { worker: worker.clone(), boot: boot(entry) };
     bench.change(set_boot(Some("010101010101"))).await;
-    let script = ask(false);
+    let script = ask(false).await;
     assert_eq!((names(&script), set(&script, "menu-timeout")), (NAMES.to_vec(), "3000"));
     assert!(script.contains("kernel --name"));
     bench.change(set_boot(Some("reboot"))).await;
     for _ in 0..2 {
-        let script = ask(false);
+        let script = ask(false).await;
         assert_eq!(names(&script), ["menu-default", "menu-timeout"], "{script}");
         assert_eq!(set(&script, "menu-default"), "reboot");
         assert!(set(&script, "kreason").starts_with("no system disk") && !set(&script, "kwait").is_empty(), "{script}");
-        let seen: serde_json::Value = serde_json::from_str(&ask(true)).unwrap();
+        let seen: serde_json::Value = serde_json::from_str(&ask(true).await).unwrap();
         assert_eq!((seen["menu-default"].as_str(), seen["code"].as_str()), (Some("reboot"), Some("no_disk")));
         // The same when nothing is chosen because there is nothing.
         let tag = OsTag::from_random([1; 6]);

@@ -39,7 +39,7 @@ async fn a_worker_learns_prefix_router_and_resolvers_of_its_own_network() {
         let (challenge, server) = bench.challenge(MAC, now).unwrap();
         let (fields, session) = answer_form(challenge, server, &device);
         let peer = Peer { address: Ipv4Addr::from(address).into(), lease: None };
-        let script = text(bench.plane.boot_vars(peer, &form(&fields), now));
+        let script = text(bench.plane.boot_vars(peer, &form(&fields), now).await);
         let Some((prefix, gateway, dns)) = network else {
             assert!(set(&script, "kreason").contains("spec.dhcp.subnets"), "nobody knows how to reach it: {script}");
             continue;

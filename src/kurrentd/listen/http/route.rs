@@ -61,7 +61,7 @@ pub async fn form(plane: &BootPlane, peer: Peer, path: &str, form: &Form) -> Rep
     reply(match path {
         "/devices/report" => plane.report(peer, form, now).await,
         "/devices/challenge" => plane.challenge(peer, form, now),
-        "/boot-vars" => plane.boot_vars(peer, form, now),
+        "/boot-vars" => plane.boot_vars(peer, form, now).await,
         _ => plane.stage1_report(form, now),
     })
 }
