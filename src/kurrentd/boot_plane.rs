@@ -3,33 +3,33 @@
 //! A refusal is one value from its decision to its four places: the console of the machine, the audit, the timeline,
 //! and the status of the answer. Revoked machines hear nothing: an empty 404, whatever they ask for.
 
+mod boot_vars;
 pub mod boots;
 mod budget;
-mod migrated;
 mod report;
 pub mod verify;
 
 use crate::audit::Event;
-use crate::challenges::{Challenges, Outstanding};
+use crate::challenges::{Challenges, Parties};
 use crate::credentials::{self, BootFacts};
 use crate::shared::{Shared, SharedRef};
 use boots::Boots;
 use hyper::body::Bytes;
-use kurrent_core::boot::{self, BootId, Evidence, Grant, Proven, Refusal, Standing};
+use kurrent_core::boot::{self, BootId, Refusal, Standing};
 use kurrent_core::http::Form;
+use kurrent_core::id::MacAddr;
+use kurrent_core::ipxe;
+use kurrent_core::ledger::schema::key_octets;
 use kurrent_core::ledger::{Ledger, Outcome};
 use kurrent_core::policy::Silence;
 use kurrent_core::stage1::Credentials;
 use kurrent_core::time::Now;
 use kurrent_core::timeline::Step;
-use kurrent_core::{id::MacAddr, ipxe};
-use kurrent_handshake::{FLAG_MAY_PIN, Side};
+use kurrent_handshake::{FLAG_MAY_PIN, FLAG_REKEY};
 use kurrent_sys::entropy;
 use report::Report;
 use std::net::{IpAddr, SocketAddrV4};
 use std::sync::Arc;
-use verify::{Claim, DeviceKey};
-use zeroize::Zeroizing;
 
 /// Longest `detail` of a stage-1 report, characters.
 const MAX_DETAIL: usize = 200;
@@ -176,6 +176,7 @@ impl BootPlane {
             self.shared.timelines.fault(mac, &wait.reason, now);
         }
         Answer::Script(match refusal {
+            Refusal::ServerKeyRotated => ipxe::again_script(standing, &wait),
             Refusal::NoDisk => ipxe::wait_with_variables(&boot::no_disk_variables(), standing, &wait),
             _ => ipxe::wait_script(standing, &wait, refusal.needs_lease()),
         })
@@ -245,138 +246,18 @@ impl BootPlane {
             return self.refuse(Some(mac), VERB, Refusal::NotBound, now);
         }
         let flags = if boot::may_pin(standing, ledger.window_open(now.wall)) { FLAG_MAY_PIN } else { 0 };
-        let challenge = self.challenges.issue(mac, flags, entropy::random(), entropy::random, now);
-        let server = &self.shared.server_key;
-        Answer::Script(ipxe::challenge_script(&challenge, server.verifying_key().as_bytes(), &challenge.sign(server)))
-    }
-
-    /// `POST /boot-vars`.
-    pub async fn boot_vars(&self, peer: Peer, form: &Form, now: Now) -> Answer {
-        const VERB: &str = "boot-vars";
-        let json = form.get("format") == "json";
-        let ledger = self.shared.ledger.snapshot();
-        let mac = match boot::identify(&ledger, form.get("mac"), peer.lease) {
-            Ok(mac) => mac,
-            Err(refusal) => return self.refuse(form.get("mac").parse().ok(), VERB, refusal, now),
-        };
-        let decided = self.decide(&ledger, peer, mac, form, json, now).await;
-        match decided {
-            Ok(answer) => answer,
-            Err(Refused(refusal, _)) if json && !refusal.is_silent() => {
-                if refusal.is_audited() {
-                    self.audit(Some(mac), VERB, "", refusal.code());
-                }
-                let variables = if refusal == Refusal::NoDisk { &boot::no_disk_variables()[..] } else { &[] };
-                let mut seen = as_json(variables);
-                seen.insert("mac".into(), mac.to_string().into());
-                seen.insert("state".into(), Standing::of(&ledger, mac).word().into());
-                seen.insert("code".into(), refusal.code().into());
-                seen.insert("reason".into(), refusal.line().into());
-                Answer::Json(serde_json::Value::Object(seen).to_string())
-            }
-            Err(refused) => self.refuse(Some(mac), VERB, refused, now),
+        let device = ledger.device(mac);
+        let rekey = if device.is_some_and(|d| d.owes_new_key(now.wall)) { FLAG_REKEY } else { 0 };
+        let identity = self.shared.server_key.now();
+        let server_key = identity.public();
+        let device_key = device.and_then(|d| d.public_key.as_deref()).and_then(key_octets);
+        let parties = Parties { mac, server_key: &server_key, device_key: device_key.as_deref() };
+        let challenge = self.challenges.issue(parties, flags | rekey, entropy::random(), entropy::random, now);
+        let links = verify::octets(form.get("pinned")).map(|pinned| identity.links_from(&pinned)).unwrap_or_default();
+        if !links.is_empty() {
+            tracing::info!(%mac, rotations = links.len(), "it has pinned a former server key and is told the way to the present one");
         }
-    }
-
-    async fn decide(&self, ledger: &Ledger, peer: Peer, mac: MacAddr, form: &Form, json: bool, now: Now) -> Result<Answer, Refused> {
-        let claim = Claim { signature: form.get("sig"), boot_key: form.get("boot_key"), uuid: form.get("uuid") };
-        let found = match verify::octets(form.get("nonce")) {
-            Some(nonce) => self.challenges.find(mac, &nonce, entropy::random, now),
-            None => Err(Evidence::Nothing),
-        };
-        let answer = found.as_ref().ok().and_then(|o| claim.answer(o, self.shared.server_key.verifying_key().to_bytes()));
-        let evidence = self.evidence(ledger, mac, form.get("error"), &claim, answer.as_ref(), found.as_ref());
-        let (proven, grant) = boot::boot_vars(ledger, &self.shared.config, mac, evidence)?;
-        if json {
-            return Ok(Answer::Json(preview(&grant)));
-        }
-        boot::has_kernel(form.get("arch"))?;
-        // Without a key agreed on there is nothing to seal to, and nothing secret travels in clear.
-        let Ok(outstanding) = found else { return Err(Refusal::NoChannel.into()) };
-        if proven == Proven::Unsealable {
-            // The answer was genuine: it is good for no second look either.
-            if !self.challenges.use_up(mac, &outstanding, now) {
-                return Err(Refusal::TooMany.into());
-            }
-            return Ok(self.tell_variables(&grant, mac, now));
-        }
-        let Some(answer) = answer else { return Err(Refusal::NoChannel.into()) };
-        let session = answer.session(&outstanding.secret, Side::Appliance).map_err(|_| Refusal::VerifyFailed)?;
-        let boot_id = BootId::from_random(entropy::random());
-        let report_key = Zeroizing::new(entropy::random());
-        let config = &self.shared.config;
-        // The data plane is IPv4's: who came by IPv6 connects from the address that it was given by DHCP.
-        let address = match peer.address {
-            IpAddr::V4(address) => address,
-            IpAddr::V6(_) => {
-                let given = self.shared.address_of(mac);
-                given.ok_or_else(|| Refused(Refusal::NotReady, "it has no IPv4 address for its disk".into()))?
-            }
-        };
-        // The worker keeps the address and asks no DHCP server: what its own network is like it learns here.
-        let subnet = config.dhcp.subnets().find(|subnet| subnet.contains(address)).ok_or_else(|| {
-            let why = format!("its address {address} is in none of the networks that are known; name its network in spec.dhcp.subnets");
-            Refused(Refusal::NotReady, why)
-        })?;
-        let facts = BootFacts {
-            mac,
-            address,
-            prefix: subnet.prefix,
-            gateway: subnet.router,
-            dns: subnet.dns.clone(),
-            boot_id: boot_id.to_string(),
-            report_key: report_key.clone(),
-        };
-        let credentials = (self.issue)(&self.shared, ledger, facts).map_err(|why| Refused(Refusal::NotReady, why))?;
-        if !self.challenges.use_up(mac, &outstanding, now) {
-            return Err(Refusal::TooMany.into());
-        }
-        self.settle_migration(ledger, &grant.worker, mac).await?;
-        let sealed = session.seal(credentials.encode().as_bytes());
-        let initrd = boots::as_initrd(&sealed).map_err(|error| {
-            tracing::error!(%mac, %error, "the sealed credentials could not be packed");
-            Refusal::Unavailable
-        })?;
-        self.boots.insert(boot_id, mac, initrd.into(), report_key, now);
-        self.shared.timelines.fault(mac, "", now);
-        self.shared.timelines.mark(mac, Step::Attest, now);
-        self.shared.timelines.sight(mac, "http", "boot granted", false, now);
-        self.audit(Some(mac), "boot-vars", grant.worker.as_str(), "ok");
-        tracing::info!(%mac, worker = %grant.worker, %boot_id, ?proven, "boot granted");
-        Ok(Answer::Script(ipxe::grant_script(&grant, mac, boot_id, self.server())))
-    }
-
-    /// The existing firmware's scripts read their variables, none of which is secret; our own reads why it waits.
-    fn tell_variables(&self, grant: &Grant, mac: MacAddr, now: Now) -> Answer {
-        let refusal = Refusal::NoChannel;
-        self.audit(Some(mac), "boot-vars", grant.worker.as_str(), refusal.code());
-        self.shared.timelines.fault(mac, refusal.line(), now);
-        Answer::Script(ipxe::wait_with_variables(&grant.variables(), Standing::Bound, &refusal.wait(jitter())))
-    }
-
-    fn evidence(
-        &self,
-        ledger: &Ledger,
-        mac: MacAddr,
-        error: &str,
-        claim: &Claim<'_>,
-        answer: Option<&kurrent_handshake::Answer>,
-        found: Result<&Outstanding, &Evidence>,
-    ) -> Evidence {
-        if claim.signature.is_empty() && !error.is_empty() {
-            return Evidence::Declined(Refusal::of_firmware(error));
-        }
-        let outstanding = match found {
-            Ok(outstanding) => outstanding,
-            Err(evidence) => return *evidence,
-        };
-        let Some(device) = ledger.device(mac) else { return Evidence::Nothing };
-        match device.public_key.as_deref().map(DeviceKey::of_ledger) {
-            None => Evidence::Nothing,
-            // A stored key that can not be read proves nothing for anybody.
-            Some(None) => Evidence::Wrong,
-            Some(Some(key)) => verify::evidence(&key, claim, answer, &outstanding.challenge, device.bound_worker_id.as_ref()),
-        }
+        Answer::Script(ipxe::challenge_script(&challenge, &server_key, &identity.sign(&challenge), links))
     }
 
     /// `GET /stage1/<boot_id>/sealed`.
@@ -421,17 +302,6 @@ impl BootPlane {
         }
         Answer::Done
     }
-}
-
-/// The boot variables for people.
-fn preview(grant: &Grant) -> String {
-    let mut seen = as_json(&grant.variables());
-    seen.insert("state".into(), Standing::Bound.word().into());
-    serde_json::Value::Object(seen).to_string()
-}
-
-fn as_json(variables: &[(&'static str, String)]) -> serde_json::Map<String, serde_json::Value> {
-    variables.iter().map(|(name, value)| ((*name).to_owned(), value.as_str().into())).collect()
 }
 
 fn jitter() -> u8 {

@@ -6,7 +6,7 @@
 //! they would be valid; each one took a genuine signature.
 //!
 //! ```text
-//! nonce = random[11] | flags[1] | issued[4] | HMAC(tag key, all before | MAC)[..16]
+//! nonce = random[11] | flags[1] | issued[4] | HMAC(tag key, all before | MAC | server key)[..16]
 //! X25519 secret of a challenge = HMAC(secret of its minute, nonce | MAC)
 //! ```
 //!
@@ -17,13 +17,12 @@ use hmac::{Hmac, Mac};
 use kurrent_core::boot::Evidence;
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::{Mono, Now};
-use kurrent_handshake::{Challenge, boot_public_key};
+use kurrent_handshake::{Challenge, EXPECTS_NONE, boot_public_key, expected, same};
 use sha2::Sha256;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use subtle::ConstantTimeEq;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 /// How long an answer may take (boot-chain 3).
 pub const VALID: Duration = Duration::from_secs(60);
@@ -51,6 +50,29 @@ struct State {
     used: HashMap<MacAddr, Vec<([u8; 32], Mono)>>,
 }
 
+/// Between whom a challenge is.
+#[derive(Clone, Copy)]
+pub struct Parties<'a> {
+    /// The device.
+    pub mac: MacAddr,
+    /// The appliance's key now.
+    pub server_key: &'a [u8; 32],
+    /// The octets of the device's stored key, if there is one.
+    pub device_key: Option<&'a [u8]>,
+}
+
+impl Parties<'_> {
+    fn challenge(&self, nonce: [u8; 32], secret: &[u8; 32]) -> Challenge {
+        Challenge {
+            nonce,
+            mac: self.mac.0,
+            server_boot_key: boot_public_key(secret),
+            flags: nonce[FLAGS_AT],
+            expected: self.device_key.map_or(EXPECTS_NONE, |key| expected(&nonce, &self.mac.0, key)),
+        }
+    }
+}
+
 /// A challenge that is ours, in time and unused. Not used up yet: see [`Challenges::use_up`].
 pub struct Outstanding {
     /// The appliance's X25519 secret of this challenge.
@@ -68,7 +90,10 @@ fn prf(key: &[u8; 32], parts: &[&[u8]]) -> Key {
     // HMAC takes keys of any length.
     let Ok(mut mac) = <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(key) else { return Zeroizing::new([0; 32]) };
     parts.iter().for_each(|part| mac.update(part));
-    Zeroizing::new(mac.finalize().into_bytes().into())
+    let mut octets = mac.finalize().into_bytes();
+    let key = Zeroizing::new(octets.into());
+    octets.zeroize();
+    key
 }
 
 impl Challenges {
@@ -97,8 +122,8 @@ impl Challenges {
         drop(self.state(fresh, now));
     }
 
-    /// A challenge for this MAC. `random` is fresh; `flags` as [`kurrent_core::boot::may_pin`] says.
-    pub fn issue(&self, mac: MacAddr, flags: u8, random: [u8; 32], fresh: impl FnOnce() -> [u8; 32], now: Now) -> Challenge {
+    /// A challenge for this device. `random` is fresh; `flags` as [`kurrent_core::boot::may_pin`] says.
+    pub fn issue(&self, parties: Parties<'_>, flags: u8, random: [u8; 32], fresh: impl FnOnce() -> [u8; 32], now: Now) -> Challenge {
         let state = self.state(fresh, now);
         let issued = now.mono.0.as_secs().max(state.newest.0 * VALID.as_secs());
         let issued = u32::try_from(issued).unwrap_or(u32::MAX).to_be_bytes();
@@ -106,23 +131,36 @@ impl Challenges {
         nonce[..FLAGS_AT].copy_from_slice(&random[..FLAGS_AT]);
         nonce[FLAGS_AT] = flags;
         nonce[ISSUED_AT..TAG_AT].copy_from_slice(&issued);
-        let tag = self.tag(&nonce, mac);
+        let tag = self.tag(&nonce, parties.mac, parties.server_key);
         nonce[TAG_AT..].copy_from_slice(&tag[TAG_AT..]);
-        let secret = prf(&state.newest.1, &[&nonce, &mac.0]);
-        Challenge { nonce, mac: mac.0, server_boot_key: boot_public_key(&secret), flags }
+        let secret = prf(&state.newest.1, &[&nonce, &parties.mac.0]);
+        parties.challenge(nonce, &secret)
     }
 
-    fn tag(&self, nonce: &[u8; 32], mac: MacAddr) -> Key {
-        prf(&self.tag_key, &[&nonce[..TAG_AT], &mac.0])
+    fn tag(&self, nonce: &[u8; 32], mac: MacAddr, server_key: &[u8; 32]) -> Key {
+        prf(&self.tag_key, &[&nonce[..TAG_AT], &mac.0, server_key])
     }
 
-    /// Finds the challenge that `nonce` answers.
+    fn is_ours(&self, nonce: &[u8; 32], mac: MacAddr, server_key: &[u8; 32]) -> bool {
+        same(&self.tag(nonce, mac, server_key)[TAG_AT..], &nonce[TAG_AT..])
+    }
+
+    /// Finds the challenge that `nonce` answers. `former` are the keys that the appliance had before.
     ///
     /// # Errors
-    /// [`Evidence::NonceUnknown`] or [`Evidence::NonceExpired`].
-    pub fn find(&self, mac: MacAddr, nonce: &[u8; 32], fresh: impl FnOnce() -> [u8; 32], now: Now) -> Result<Outstanding, Evidence> {
-        if !bool::from(self.tag(nonce, mac)[TAG_AT..].ct_eq(&nonce[TAG_AT..])) {
-            return Err(Evidence::NonceUnknown);
+    /// [`Evidence::NonceUnknown`], [`Evidence::ServerKeyRotated`] or [`Evidence::NonceExpired`].
+    pub fn find(
+        &self,
+        parties: Parties<'_>,
+        former: impl IntoIterator<Item = [u8; 32]>,
+        nonce: &[u8; 32],
+        fresh: impl FnOnce() -> [u8; 32],
+        now: Now,
+    ) -> Result<Outstanding, Evidence> {
+        let mac = parties.mac;
+        if !self.is_ours(nonce, mac, parties.server_key) {
+            let rotated = former.into_iter().any(|key| self.is_ours(nonce, mac, &key));
+            return Err(if rotated { Evidence::ServerKeyRotated } else { Evidence::NonceUnknown });
         }
         let mut issued = [0u8; 4];
         issued.copy_from_slice(&nonce[ISSUED_AT..TAG_AT]);
@@ -139,7 +177,7 @@ impl Challenges {
             return Err(Evidence::NonceExpired);
         };
         let secret = prf(key, &[nonce, &mac.0]);
-        let challenge = Challenge { nonce: *nonce, mac: mac.0, server_boot_key: boot_public_key(&secret), flags: nonce[FLAGS_AT] };
+        let challenge = parties.challenge(*nonce, &secret);
         Ok(Outstanding { secret, challenge, issued })
     }
 
@@ -180,12 +218,19 @@ mod tests {
         kurrent_sys::entropy::random()
     }
 
+    const SERVER: [u8; 32] = [7; 32];
+    const DEVICE: [u8; 32] = [8; 32];
+
+    fn parties(mac: MacAddr) -> Parties<'static> {
+        Parties { mac, server_key: &SERVER, device_key: Some(&DEVICE) }
+    }
+
     fn issue(challenges: &Challenges, mac: MacAddr, secs: u64) -> Challenge {
-        challenges.issue(mac, 1, fresh(), fresh, at(secs))
+        challenges.issue(parties(mac), 1, fresh(), fresh, at(secs))
     }
 
     fn find(challenges: &Challenges, mac: MacAddr, nonce: &[u8; 32], secs: u64) -> Result<Outstanding, Evidence> {
-        challenges.find(mac, nonce, fresh, at(secs))
+        challenges.find(parties(mac), [], nonce, fresh, at(secs))
     }
 
     #[test]
@@ -213,6 +258,27 @@ mod tests {
         }
         let restarted = Challenges::new(fresh, at(0));
         assert_eq!(find(&restarted, VICTIM, &sent.nonce, 1).err(), Some(Evidence::NonceUnknown));
+    }
+
+    #[test]
+    fn a_nonce_of_a_former_server_key_is_told_from_a_strangers() {
+        let challenges = Challenges::new(fresh, at(0));
+        let (former, older) = ([5; 32], [6; 32]);
+        let sent = challenges.issue(Parties { server_key: &former, ..parties(VICTIM) }, 1, fresh(), fresh, at(0));
+        let find = |nonce: &[u8; 32], keys: &[[u8; 32]]| challenges.find(parties(VICTIM), keys.iter().copied(), nonce, fresh, at(1)).err();
+        assert_eq!(find(&sent.nonce, &[older, former]), Some(Evidence::ServerKeyRotated));
+        assert_eq!(find(&sent.nonce, &[older]), Some(Evidence::NonceUnknown));
+        assert_eq!(find(&[9; 32], &[older, former]), Some(Evidence::NonceUnknown));
+        let of_another = challenges.issue(Parties { server_key: &former, ..parties(OTHER) }, 1, fresh(), fresh, at(0));
+        assert_eq!(find(&of_another.nonce, &[former]), Some(Evidence::NonceUnknown));
+    }
+
+    #[test]
+    fn a_challenge_names_the_stored_key_and_none_by_zeros() {
+        let challenges = Challenges::new(fresh, at(0));
+        assert!(issue(&challenges, VICTIM, 0).expects(&DEVICE));
+        let sent = challenges.issue(Parties { device_key: None, ..parties(VICTIM) }, 0, fresh(), fresh, at(0));
+        assert_eq!(sent.expected, EXPECTS_NONE);
     }
 
     #[test]

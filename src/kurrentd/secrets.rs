@@ -1,8 +1,7 @@
-//! Secrets made once at the first start: the appliance's identity and the first-run token. Files are 0600; nothing here
-//! is ever logged.
+//! Secrets made once at the first start: the first-run token, and the file of the identity (`identity`). Files are 0600;
+//! nothing here is ever logged.
 
 use anyhow::{Context, bail};
-use ed25519_dalek::SigningKey;
 use kurrent_sys::entropy::random;
 use kurrent_sys::store;
 use std::os::unix::fs::PermissionsExt;
@@ -13,6 +12,8 @@ use zeroize::Zeroizing;
 const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 /// 128 bits, five a letter, rounded up.
 const TOKEN_LETTERS: usize = 26;
+/// The identity with its history has some 4 KiB.
+const MAX_BYTES: u64 = 16 * 1024;
 
 /// The bearer token of the API. No `Debug`: it is shown on the console and nowhere else.
 #[derive(Clone)]
@@ -52,21 +53,12 @@ pub fn first_run_token(folder: &Path) -> anyhow::Result<Token> {
     Ok(Token(text))
 }
 
-/// `secrets/server.key`: the Ed25519 seed in hex; read, or made. Devices pin it: it is never replaced by itself.
+/// The text of a file of one secret, without spaces around it; made first when it is not there.
 ///
 /// # Errors
-/// It can not be read or written, or is not a key.
-pub fn server_key(folder: &Path) -> anyhow::Result<SigningKey> {
-    let text = read_or_make(&folder.join("server.key"), || hex::encode(Zeroizing::new(random::<32>()).as_slice()))?;
-    let mut seed = Zeroizing::new([0u8; 32]);
-    if hex::decode_to_slice(text.as_bytes(), seed.as_mut_slice()).is_err() {
-        bail!("{}/server.key is not 64 hex digits; devices have pinned the key: restore the file from a backup", folder.display());
-    }
-    Ok(SigningKey::from_bytes(&seed))
-}
-
-fn read_or_make(path: &Path, make: impl FnOnce() -> String) -> anyhow::Result<Zeroizing<String>> {
-    let octets = store::read(path, 4096).with_context(|| format!("reading {}", path.display()))?.map(Zeroizing::new);
+/// It can not be read or written.
+pub fn read_or_make(path: &Path, make: impl FnOnce() -> String) -> anyhow::Result<Zeroizing<String>> {
+    let octets = store::read(path, MAX_BYTES).with_context(|| format!("reading {}", path.display()))?.map(Zeroizing::new);
     if let Some(octets) = octets {
         let mode = path.metadata()?.permissions().mode();
         if mode & 0o077 != 0 {
@@ -88,12 +80,9 @@ mod tests {
     #[test]
     fn secrets_are_made_once_and_readable_only_by_their_owner() {
         let folder = tempfile::tempdir().unwrap();
-        let (key, token) = (server_key(folder.path()).unwrap(), first_run_token(folder.path()).unwrap());
-        assert_eq!(server_key(folder.path()).unwrap().to_bytes(), key.to_bytes());
+        let token = first_run_token(folder.path()).unwrap();
         assert!(first_run_token(folder.path()).unwrap().matches(token.reveal().as_bytes()));
-        for name in ["server.key", "first-run-token"] {
-            assert_eq!(folder.path().join(name).metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        }
+        assert_eq!(folder.path().join("first-run-token").metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]
@@ -105,13 +94,5 @@ mod tests {
         for wrong in ["", "A", &token.reveal()[..25], &format!("{}A", token.reveal()), &"A".repeat(26)] {
             assert!(!token.matches(wrong.as_bytes()));
         }
-    }
-
-    #[test]
-    fn a_damaged_identity_is_never_replaced() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("server.key"), "damaged").unwrap();
-        assert!(server_key(folder.path()).is_err());
-        assert_eq!(std::fs::read(folder.path().join("server.key")).unwrap(), b"damaged");
     }
 }

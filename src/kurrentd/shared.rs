@@ -95,9 +95,7 @@ pub struct Shared {
     /// What the kernel exports.
     pub target: TargetHandle,
     /// The appliance's Ed25519 identity (`state/secrets/server.key`).
-    pub server_key: ed25519_dalek::SigningKey,
-    /// Workers on their way to another device.
-    pub migrations: crate::migrations::Migrations,
+    pub server_key: crate::identity::Identity,
     /// What is wrong now, for the log, the API and the screen.
     pub faults: Faults,
     /// One backup or restore at a time: each takes memory for its key.
@@ -144,7 +142,7 @@ impl Shared {
         let state = &config.state_dir;
         let secrets = state.join("secrets");
         kurrent_sys::store::private_folder(&secrets).with_context(|| format!("making {}", secrets.display()))?;
-        let server_key = crate::secrets::server_key(&secrets)?;
+        let server_key = crate::identity::Identity::open(&secrets)?;
         let audit = Audit::open(state).with_context(|| format!("opening the audit in {}", state.display()))?;
         let ledger = LedgerHandle::open(state, audit.clone());
         let credentials = CredentialStore::open(state);
@@ -163,7 +161,6 @@ impl Shared {
             timelines: Timelines::default(),
             audit,
             server_key,
-            migrations: crate::migrations::Migrations::default(),
             faults: Faults::default(),
             archives: tokio::sync::Mutex::default(),
             restart: tokio::sync::Notify::default(),

@@ -16,7 +16,6 @@ mod fuzz;
 mod holders;
 mod http;
 mod ipv6;
-mod migrate;
 mod net;
 mod proxy;
 mod raw_dhcp;

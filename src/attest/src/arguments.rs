@@ -1,21 +1,24 @@
-//! The load options as words: `identify`, or `answer <nonce> <mac> <uuid> <server key> <server boot key> <flags> <signature>`.
+//! The load options as words: `identify`, or `answer <nonce> <mac> <uuid> <server key> <server boot key> <flags> <expected>
+//! <signature> [<links>]`. The links are one word: those of the rotations since the pinned key, one after the other.
 //!
 //! iPXE puts the image's name first, whatever it is called; the order word is the second.
 
 use crate::Refusal;
-use kurrent_handshake::Challenge;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use kurrent_handshake::{Challenge, Link, MAX_LINKS};
 
 /// What the program is asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Make the key when there is none, and leave the public key for iPXE.
     Identify,
     /// Check the appliance and answer its challenge.
-    Answer(Request),
+    Answer(Box<Request>),
 }
 
 /// A challenge as it stands on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// What is to be answered.
     pub challenge: Challenge,
@@ -25,6 +28,8 @@ pub struct Request {
     pub server_key: [u8; 32],
     /// Its signature over the challenge.
     pub signature: [u8; 64],
+    /// How the appliance came from the key that is pinned to the one it has.
+    pub links: Vec<Link>,
 }
 
 /// Reads the load options.
@@ -35,7 +40,7 @@ pub fn parse(load_options: &str) -> Result<Order, Refusal> {
     let mut words = load_options.split_ascii_whitespace().skip(1);
     let order = match words.next() {
         Some("identify") => Order::Identify,
-        Some("answer") => Order::Answer(request(&mut words).ok_or(Refusal::BadArguments)?),
+        Some("answer") => Order::Answer(Box::new(request(&mut words).ok_or(Refusal::BadArguments)?)),
         Some(_) | None => return Err(Refusal::BadArguments),
     };
     if words.next().is_some() { Err(Refusal::BadArguments) } else { Ok(order) }
@@ -48,8 +53,19 @@ fn request<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Request> {
     let server_key = octets(words.next()?, None)?;
     let server_boot_key = octets(words.next()?, None)?;
     let flags = words.next()?.parse().ok()?;
+    let expected = octets(words.next()?, None)?;
     let signature = octets(words.next()?, None)?;
-    Some(Request { challenge: Challenge { nonce, mac, server_boot_key, flags }, uuid, server_key, signature })
+    let links = words.next().map_or(Some(Vec::new()), links)?;
+    Some(Request { challenge: Challenge { nonce, mac, server_boot_key, flags, expected }, uuid, server_key, signature, links })
+}
+
+/// One link or more, and no more than there can be.
+fn links(text: &str) -> Option<Vec<Link>> {
+    if text.len() > MAX_LINKS * Link::LEN * 2 {
+        return None;
+    }
+    let digits = text.as_bytes().chunks(Link::LEN * 2);
+    digits.map(|link| Some(Link::from_bytes(&octets(core::str::from_utf8(link).ok()?, None)?))).collect()
 }
 
 /// Exactly `N` octets of hex digits, between which `separator` may stand.
@@ -71,10 +87,11 @@ mod tests {
 
     fn answer_line() -> String {
         format!(
-            "x.efi answer {} 52:54:00:ab:cd:ef 00112233-4455-6677-8899-aabbccddeeff {} {} 1 {}",
+            "x.efi answer {} 52:54:00:ab:cd:ef 00112233-4455-6677-8899-aabbccddeeff {} {} 1 {} {}",
             "a1".repeat(32),
             "b2".repeat(32),
             "c3".repeat(32),
+            "e5".repeat(16),
             "d4".repeat(64)
         )
     }
@@ -89,7 +106,23 @@ mod tests {
         assert_eq!(request.server_key, [0xb2; 32]);
         assert_eq!(request.challenge.server_boot_key, [0xc3; 32]);
         assert_eq!(request.challenge.flags, 1);
+        assert_eq!(request.challenge.expected, [0xe5; 16]);
         assert_eq!(request.signature, [0xd4; 64]);
+        assert_eq!(request.links, []);
+    }
+
+    #[test]
+    fn links_are_whole_and_no_more_than_there_can_be() {
+        let link = format!("{}{}", "0a".repeat(32), "0b".repeat(64));
+        for count in [1, 2, MAX_LINKS] {
+            let Ok(Order::Answer(request)) = parse(&format!("{} {}", answer_line(), link.repeat(count))) else { panic!("{count}") };
+            assert_eq!(request.links, [Link { new: [0x0a; 32], signature: [0x0b; 64] }].repeat(count));
+        }
+        for bad in [&link[1..], &format!("{link}0a"), &format!("{link} {link}"), &link.repeat(MAX_LINKS + 1), &link.replace("0a", "0g")] {
+            assert_eq!(parse(&format!("{} {bad}", answer_line())), Err(Refusal::BadArguments), "{bad}");
+        }
+        // What iPXE makes of a variable that is not set.
+        assert!(parse(&format!("{} ", answer_line())).is_ok());
     }
 
     #[test]

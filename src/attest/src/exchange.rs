@@ -1,12 +1,12 @@
 //! Whether an appliance is to be answered, and the answer.
 //!
 //! The pinned key decides. A machine that has pinned nothing pins the first appliance whose *signed* challenge says that
-//! it may (trust on first use); afterwards only that one is answered.
+//! it may (trust on first use); afterwards only that one is answered, or who has its place by its own signature.
 
 use crate::Refusal;
 use crate::arguments::Request;
 use ed25519_dalek::SigningKey;
-use kurrent_handshake::{Answer, FLAG_MAY_PIN, Session, Side, boot_public_key};
+use kurrent_handshake::{Answer, FLAG_MAY_PIN, Session, Side, boot_public_key, follow, same};
 
 /// What an accepted challenge asks the firmware to store before it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,16 +15,20 @@ pub enum Pin {
     Known,
     /// First contact: store its key.
     Store,
+    /// The pinned appliance has a new key, which its old one has signed: store that in its place.
+    Move,
 }
 
 /// Decides whether the challenge is the pinned appliance's own.
 ///
 /// # Errors
-/// [`Refusal::WrongServer`] for another appliance, [`Refusal::Forged`] when the signature is not by the key named.
+/// [`Refusal::WrongServer`] for another appliance, also when it shows links that do not lead to it from the pinned key;
+/// [`Refusal::Forged`] when the signature is not by the key named.
 pub fn accept(request: &Request, pinned: Option<&[u8; 32]>) -> Result<Pin, Refusal> {
     let may_pin = request.challenge.flags & FLAG_MAY_PIN != 0;
     let pin = match pinned {
-        Some(key) if *key == request.server_key => Pin::Known,
+        Some(key) if same(key, &request.server_key) => Pin::Known,
+        Some(key) if follow(key, &request.links).is_ok_and(|key| same(&key, &request.server_key)) => Pin::Move,
         None if may_pin => Pin::Store,
         Some(_) | None => return Err(Refusal::WrongServer),
     };
@@ -60,11 +64,15 @@ pub fn answer(request: &Request, device: &SigningKey, boot_secret: &[u8; 32]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kurrent_handshake::Challenge;
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use kurrent_handshake::{Challenge, EXPECTS_NONE, Link, Rotation};
 
     fn request(server: &SigningKey, flags: u8) -> Request {
-        let challenge = Challenge { nonce: [3; 32], mac: [2, 0, 0, 0, 0, 1], server_boot_key: boot_public_key(&[4; 32]), flags };
-        Request { challenge, uuid: [5; 16], server_key: server.verifying_key().to_bytes(), signature: challenge.sign(server) }
+        let (mac, server_boot_key) = ([2, 0, 0, 0, 0, 1], boot_public_key(&[4; 32]));
+        let challenge = Challenge { nonce: [3; 32], mac, server_boot_key, flags, expected: EXPECTS_NONE };
+        let server_key = server.verifying_key().to_bytes();
+        Request { challenge, uuid: [5; 16], server_key, signature: challenge.sign(server), links: Vec::new() }
     }
 
     #[test]
@@ -81,6 +89,37 @@ mod tests {
         ] {
             assert_eq!(accept(&request(by, flags), pin), expected, "flags {flags}, pinned {}", pin.is_some());
         }
+    }
+
+    #[test]
+    fn an_appliance_with_a_new_key_is_followed_from_the_pinned_one_and_nobody_else_is() {
+        let keys = [1, 2, 3, 9].map(|n| SigningKey::from_bytes(&[n; 32]));
+        let public = keys.each_ref().map(|key| key.verifying_key().to_bytes());
+        let link = |old: usize, new: usize| {
+            let rotation = Rotation { old: public[old], new: public[new] };
+            Link { new: public[new], signature: rotation.sign(&keys[old]) }
+        };
+        let mine = Link { new: public[3], signature: Rotation { old: public[0], new: public[3] }.sign(&keys[3]) };
+        for (by, links, pin, expected) in [
+            (2, vec![link(0, 1), link(1, 2)], Some(0), Ok(Pin::Move)),
+            (2, vec![link(1, 2)], Some(1), Ok(Pin::Move)),
+            (2, vec![link(0, 1), link(1, 2)], Some(2), Ok(Pin::Known)),
+            (2, vec![link(1, 2)], Some(0), Err(Refusal::WrongServer)),
+            (2, vec![link(0, 1), link(1, 2)], Some(1), Err(Refusal::WrongServer)),
+            (2, vec![], Some(0), Err(Refusal::WrongServer)),
+            // Links that are right, and end at another appliance.
+            (3, vec![link(0, 1), link(1, 2)], Some(0), Err(Refusal::WrongServer)),
+            // The impostor's own link.
+            (3, vec![mine], Some(0), Err(Refusal::WrongServer)),
+            // The appliance's former key, which somebody else may have by now.
+            (0, vec![link(0, 1)], Some(1), Err(Refusal::WrongServer)),
+            (2, vec![link(0, 1), link(1, 2)], None, Err(Refusal::WrongServer)),
+        ] {
+            let request = Request { links, ..request(&keys[by], 0) };
+            assert_eq!(accept(&request, pin.map(|at: usize| &public[at])), expected, "by {by}, pinned {pin:?}");
+        }
+        let forged = Request { links: vec![link(0, 1)], server_key: public[1], ..request(&keys[3], 0) };
+        assert_eq!(accept(&forged, Some(&public[0])), Err(Refusal::Forged), "the link is no proof that it has the key");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use kurrent_attest::Refusal;
+use kurrent_attest::machine::{Kind, Machine};
 use kurrent_attest::smbios::{self, Memory};
 use kurrent_attest::stored::{self, Found, Got};
 use kurrent_handshake::VARIABLE_GUID;
@@ -11,7 +12,7 @@ use uefi::proto::loaded_image::LoadedImage;
 use uefi::proto::rng::Rng;
 use uefi::runtime::{self, VariableAttributes, VariableKey, VariableVendor};
 use uefi::table::cfg;
-use uefi::{CStr16, CString16, Guid, Status};
+use uefi::{CStr16, CString16, Guid, Status, println};
 use zeroize::Zeroizing;
 
 const VENDOR: VariableVendor = VariableVendor(Guid::parse_or_panic(VARIABLE_GUID));
@@ -19,27 +20,12 @@ const VENDOR: VariableVendor = VariableVendor(Guid::parse_or_panic(VARIABLE_GUID
 /// A store holds a few hundred variables; firmware whose enumeration runs in circles must not hold us.
 const MAX_VARIABLES: usize = 4096;
 
-/// Who may see a variable, and for how long.
-#[derive(Clone, Copy)]
-pub enum Kind {
-    /// Kept over power-off, gone when an operating system starts.
-    Protected,
-    /// Until an operating system starts.
-    Volatile,
-    /// Until power-off or reset, and the operating system sees it and can not remove it: what stage-1 is handed.
-    Handed,
-    /// Kept until stage-1 removes it: only non-volatile variables can be removed by an operating system.
-    Taken,
-}
-
-impl Kind {
-    fn attributes(self) -> VariableAttributes {
-        match self {
-            Self::Protected => VariableAttributes::NON_VOLATILE | VariableAttributes::BOOTSERVICE_ACCESS,
-            Self::Volatile => VariableAttributes::BOOTSERVICE_ACCESS,
-            Self::Handed => VariableAttributes::BOOTSERVICE_ACCESS | VariableAttributes::RUNTIME_ACCESS,
-            Self::Taken => VariableAttributes::NON_VOLATILE | VariableAttributes::BOOTSERVICE_ACCESS | VariableAttributes::RUNTIME_ACCESS,
-        }
+fn attributes(kind: Kind) -> VariableAttributes {
+    match kind {
+        Kind::Protected => VariableAttributes::NON_VOLATILE | VariableAttributes::BOOTSERVICE_ACCESS,
+        Kind::Volatile => VariableAttributes::BOOTSERVICE_ACCESS,
+        Kind::Handed => VariableAttributes::BOOTSERVICE_ACCESS | VariableAttributes::RUNTIME_ACCESS,
+        Kind::Taken => VariableAttributes::NON_VOLATILE | VariableAttributes::BOOTSERVICE_ACCESS | VariableAttributes::RUNTIME_ACCESS,
     }
 }
 
@@ -47,53 +33,80 @@ fn name16(name: &str) -> Result<CString16, Refusal> {
     CString16::try_from(name).map_err(|_| Refusal::Firmware)
 }
 
-/// Reads a variable of a kind. One of the same name and of another kind is not ours: a former tenant's operating system may
-/// have planted a key that it knows. It is removed, and counts as absent.
-///
-/// # Errors
-/// [`Refusal::Firmware`] when the store fails, or the variable is ours but not `N` octets: it is never overwritten.
-pub fn read<const N: usize>(name: &str, kind: Kind) -> Result<Option<Zeroizing<[u8; N]>>, Refusal> {
-    let name = name16(name)?;
-    let found = stored::find(|buffer| match runtime::get_variable(&name, &VENDOR, buffer) {
-        Ok((value, attributes)) => Got::Value { length: value.len(), ours: attributes == kind.attributes() },
-        Err(error) if error.status() == Status::NOT_FOUND => Got::Absent,
-        Err(error) if error.status() == Status::BUFFER_TOO_SMALL => error.data().map_or(Got::Failed, Got::Needs),
-        Err(_) => Got::Failed,
-    })?;
-    match found {
-        Found::Absent => Ok(None),
-        Found::Value(octets) => Ok(Some(octets)),
-        Found::Planted => {
-            remove16(&name)?;
-            Ok(None)
-        }
-    }
-}
+/// The machine that this program runs on.
+pub struct Firmware;
 
-/// Writes a variable. A volatile one replaces whatever has its name; a protected one never does.
-///
-/// # Errors
-/// [`Refusal::Firmware`] when the store refuses.
-pub fn write(name: &str, kind: Kind, octets: &[u8]) -> Result<(), Refusal> {
-    let name = name16(name)?;
-    match kind {
-        Kind::Protected => {
-            if runtime::variable_exists(&name, &VENDOR).map_err(|_| Refusal::Firmware)? {
-                return Err(Refusal::Firmware);
+impl Machine for Firmware {
+    fn read(&mut self, name: &str, kind: Kind) -> Result<Option<Zeroizing<[u8; 32]>>, Refusal> {
+        let name = name16(name)?;
+        let found = stored::find(|buffer| match runtime::get_variable(&name, &VENDOR, buffer) {
+            Ok((value, found)) => Got::Value { length: value.len(), ours: found == attributes(kind) },
+            Err(error) if error.status() == Status::NOT_FOUND => Got::Absent,
+            Err(error) if error.status() == Status::BUFFER_TOO_SMALL => error.data().map_or(Got::Failed, Got::Needs),
+            Err(_) => Got::Failed,
+        })?;
+        match found {
+            Found::Absent => Ok(None),
+            Found::Value(octets) => Ok(Some(octets)),
+            Found::Planted => {
+                remove16(&name)?;
+                Ok(None)
             }
         }
-        // Attributes of an existing variable can not be changed: it goes first.
-        Kind::Volatile | Kind::Handed | Kind::Taken => remove16(&name)?,
     }
-    runtime::set_variable(&name, &VENDOR, kind.attributes(), octets).map_err(|_| Refusal::Firmware)
-}
 
-/// Removes a variable, if it is there.
-///
-/// # Errors
-/// [`Refusal::Firmware`] when the store refuses.
-pub fn remove(name: &str) -> Result<(), Refusal> {
-    remove16(&name16(name)?)
+    fn write(&mut self, name: &str, kind: Kind, octets: &[u8]) -> Result<(), Refusal> {
+        let name = name16(name)?;
+        match kind {
+            Kind::Protected => {
+                if runtime::variable_exists(&name, &VENDOR).map_err(|_| Refusal::Firmware)? {
+                    return Err(Refusal::Firmware);
+                }
+            }
+            // Attributes of an existing variable can not be changed: it goes first.
+            Kind::Volatile | Kind::Handed | Kind::Taken => remove16(&name)?,
+        }
+        runtime::set_variable(&name, &VENDOR, attributes(kind), octets).map_err(|_| Refusal::Firmware)
+    }
+
+    fn replace(&mut self, name: &str, octets: &[u8; 32]) -> Result<(), Refusal> {
+        // The same attributes: the firmware writes the new value beside the old one and then switches (EDK2's variable driver).
+        runtime::set_variable(&name16(name)?, &VENDOR, attributes(Kind::Protected), octets).map_err(|_| Refusal::Firmware)
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), Refusal> {
+        remove16(&name16(name)?)
+    }
+
+    fn remove_lookalikes(&mut self, names: &[&str]) -> Result<(), Refusal> {
+        let is_lookalike = |key: &VariableKey| {
+            let name = String::from(&*key.name);
+            key.vendor != VENDOR && names.iter().any(|ours| ours.eq_ignore_ascii_case(&name))
+        };
+        // Collected first: removing while enumerating confuses some firmware. A name that can not be read is not one of ours.
+        let keys = runtime::variable_keys().take(MAX_VARIABLES).filter_map(Result::ok);
+        for key in keys.filter(is_lookalike).collect::<Vec<_>>() {
+            runtime::delete_variable(&key.name, &key.vendor).map_err(|_| Refusal::Firmware)?;
+        }
+        Ok(())
+    }
+
+    /// From the firmware, else from the CPU.
+    fn random(&mut self) -> Result<Zeroizing<[u8; 32]>, Refusal> {
+        let mut octets = Zeroizing::new([0u8; 32]);
+        if from_firmware(octets.as_mut_slice()) || from_cpu(octets.as_mut_slice()) {
+            return Ok(octets);
+        }
+        Err(Refusal::NoEntropy)
+    }
+
+    fn memory(&mut self) -> Option<Memory> {
+        memory()
+    }
+
+    fn say(&mut self, line: &str) {
+        println!("Kurrent: {line}");
+    }
 }
 
 fn remove16(name: &CStr16) -> Result<(), Refusal> {
@@ -102,36 +115,6 @@ fn remove16(name: &CStr16) -> Result<(), Refusal> {
         Err(error) if error.status() == Status::NOT_FOUND => Ok(()),
         Err(_) => Err(Refusal::Firmware),
     }
-}
-
-/// Removes variables that have one of `names` under another vendor's GUID. iPXE looks variables up by name alone: what a
-/// former tenant's operating system left there would be read instead of ours, its public key registered for this machine.
-///
-/// # Errors
-/// [`Refusal::Firmware`] when one can not be removed.
-pub fn remove_lookalikes(names: &[&str]) -> Result<(), Refusal> {
-    let is_lookalike = |key: &VariableKey| {
-        let name = String::from(&*key.name);
-        key.vendor != VENDOR && names.iter().any(|ours| ours.eq_ignore_ascii_case(&name))
-    };
-    // Collected first: removing while enumerating confuses some firmware. A name that can not be read is not one of ours.
-    let keys = runtime::variable_keys().take(MAX_VARIABLES).filter_map(Result::ok);
-    for key in keys.filter(is_lookalike).collect::<Vec<_>>() {
-        runtime::delete_variable(&key.name, &key.vendor).map_err(|_| Refusal::Firmware)?;
-    }
-    Ok(())
-}
-
-/// Random octets from the firmware, else from the CPU.
-///
-/// # Errors
-/// [`Refusal::NoEntropy`] when neither has any.
-pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Refusal> {
-    let mut octets = Zeroizing::new([0u8; N]);
-    if from_firmware(octets.as_mut_slice()) || from_cpu(octets.as_mut_slice()) {
-        return Ok(octets);
-    }
-    Err(Refusal::NoEntropy)
 }
 
 /// A generator that fails can leave its buffer as it was, or fill it with one value.
@@ -225,7 +208,7 @@ pub fn load_options() -> Option<String> {
 }
 
 /// The first memory module, from whichever SMBIOS table the firmware has.
-pub fn memory() -> Option<Memory> {
+fn memory() -> Option<Memory> {
     let (entry, length) = uefi::system::with_config_table(|table| {
         let of = |guid| table.iter().find(|entry| entry.guid == guid).map(|entry| entry.address);
         let by_64 = of(cfg::SMBIOS3_GUID).map(|address| (address, smbios::ENTRY_POINT_64_BYTES));

@@ -1,5 +1,5 @@
-//! What `kurrent-attest.efi` decides, without the firmware: its arguments, the memory fields of SMBIOS, and whether an
-//! appliance is to be answered. Pure and `no_std`; `main.rs` does the firmware calls.
+//! What `kurrent-attest.efi` decides, without the firmware: its arguments, the memory fields of SMBIOS, whether an appliance
+//! is to be answered, and in which order keys are stored. Pure and `no_std`; `firmware` does the firmware calls.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -7,6 +7,8 @@ extern crate alloc;
 
 pub mod arguments;
 pub mod exchange;
+pub mod machine;
+pub mod orders;
 pub mod smbios;
 pub mod stored;
 

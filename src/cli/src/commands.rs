@@ -8,7 +8,6 @@ mod device;
 mod disk;
 mod events;
 mod job;
-mod migrate;
 mod system;
 mod worker;
 

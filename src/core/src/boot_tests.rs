@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
 const OTHER: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 2]);
-const EVIDENCE: [Evidence; 7] = [
+const EVIDENCE: [Evidence; 8] = [
     Evidence::Nothing,
     Evidence::Declined(Refusal::WrongServer),
     Evidence::Declined(Refusal::Firmware),
     Evidence::NonceUnknown,
     Evidence::NonceExpired,
+    Evidence::ServerKeyRotated,
     Evidence::Wrong,
     Evidence::Genuine,
 ];
@@ -96,6 +97,7 @@ fn expected(
         (Some(DeviceState::Revoked), _) => Some(Refusal::Revoked),
         (Some(DeviceState::Bound), Evidence::Wrong) => Some(Refusal::VerifyFailed),
         (Some(DeviceState::Bound), Evidence::Declined(Refusal::WrongServer)) => Some(Refusal::WrongServer),
+        (Some(DeviceState::Bound), Evidence::ServerKeyRotated) => Some(Refusal::ServerKeyRotated),
         (Some(DeviceState::Bound), _) if !enforcement || (keyless_allowed && !key) => None,
         (Some(DeviceState::Bound), _) if !key => Some(Refusal::NoKey),
         (Some(DeviceState::Bound), Evidence::Genuine) => None,

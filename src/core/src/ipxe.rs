@@ -6,7 +6,7 @@
 
 use crate::boot::{BootId, Grant, Standing, Wait};
 use crate::id::MacAddr;
-use kurrent_handshake::Challenge;
+use kurrent_handshake::{Challenge, Link};
 use std::fmt::Write as _;
 use std::net::SocketAddrV4;
 
@@ -42,6 +42,12 @@ pub fn wait_script(standing: Standing, wait: &Wait, renew_lease: bool) -> String
     script
 }
 
+/// [`wait_script`] of a machine that shall ask for another challenge at once.
+#[must_use]
+pub fn again_script(standing: Standing, wait: &Wait) -> String {
+    wait_script(standing, wait, false) + "set kagain 1\n"
+}
+
 /// [`wait_script`] with boot variables before it: for scripts of people's own, which go by these.
 #[must_use]
 pub fn wait_with_variables(variables: &[(&str, String)], standing: Standing, wait: &Wait) -> String {
@@ -55,17 +61,23 @@ fn settings(variables: &[(&str, String)]) -> String {
     variables.iter().map(|(name, value)| format!("set {name} {value}\n")).collect()
 }
 
-/// The challenge as script variables. All of it is public.
+/// The challenge as script variables, with the rotations since the key that the machine has pinned. All of it is public.
 #[must_use]
-pub fn challenge_script(challenge: &Challenge, server_key: &[u8; 32], signature: &[u8; 64]) -> String {
-    format!(
-        "#!ipxe\nset knonce {}\nset kserver {}\nset kserverboot {}\nset kflags {}\nset ksig {}\n",
+pub fn challenge_script(challenge: &Challenge, server_key: &[u8; 32], signature: &[u8; 64], links: &[Link]) -> String {
+    let mut script = format!(
+        "#!ipxe\nset knonce {}\nset kserver {}\nset kserverboot {}\nset kflags {}\nset kexpected {}\nset ksig {}\n",
         hex::encode(challenge.nonce),
         hex::encode(server_key),
         hex::encode(challenge.server_boot_key),
         challenge.flags,
+        hex::encode(challenge.expected),
         hex::encode(signature)
-    )
+    );
+    if !links.is_empty() {
+        let links: String = links.iter().map(|link| hex::encode(link.to_bytes())).collect();
+        let _ = writeln!(script, "set klinks {links}");
+    }
+    script
 }
 
 /// What a verified machine is told: the boot variables, then kernel, initrds and boot.

@@ -3,10 +3,10 @@
 use kurrent_core::boot::{BootId, Grant, Refusal, Standing, Wait, no_disk_variables};
 use kurrent_core::config::Config;
 use kurrent_core::id::{MacAddr, OsName, OsTag, WorkerId, disk_file_name, disk_nqn, host_nqn};
-use kurrent_core::ipxe::{autoexec, boot_script, challenge_script, grant_script, wait_script, wait_with_variables};
+use kurrent_core::ipxe::{again_script, autoexec, boot_script, challenge_script, grant_script, wait_script, wait_with_variables};
 use kurrent_core::ledger::{Disk, DiskSource};
 use kurrent_core::time::Wall;
-use kurrent_handshake::Challenge;
+use kurrent_handshake::{Challenge, Link};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
@@ -49,8 +49,12 @@ fn scripts_are_as_reviewed() {
     check("report-pooled.ipxe", &wait_script(Standing::Pooled, &wait, false));
     check("report-renew.ipxe", &wait_script(Standing::Pooled, &wait, true));
     check("refused.ipxe", &wait_script(Standing::Bound, &Refusal::VerifyFailed.wait(128), false));
-    let challenge = Challenge { nonce: [0xa1; 32], mac: MAC.0, server_boot_key: [0xb2; 32], flags: 1 };
-    check("challenge.ipxe", &challenge_script(&challenge, &[0xc3; 32], &[0xd4; 64]));
+    let challenge = Challenge { nonce: [0xa1; 32], mac: MAC.0, server_boot_key: [0xb2; 32], flags: 1, expected: [0xe5; 16] };
+    check("challenge.ipxe", &challenge_script(&challenge, &[0xc3; 32], &[0xd4; 64], &[]));
+    let links = [0xa0, 0xb0].map(|n| Link { new: [n; 32], signature: [n + 1; 64] });
+    check("challenge-rotated.ipxe", &challenge_script(&challenge, &[0xc3; 32], &[0xd4; 64], &links));
+    let wait = Wait { secs: 1, reason: "the new device key is stored; proving it".into() };
+    check("boot-vars-again.ipxe", &again_script(Standing::Bound, &wait));
     check("boot-vars-nvme.ipxe", &grant_script(&grant("12"), MAC, BootId::from_random([7; 8]), SERVER));
     check("boot-vars-no-disk.ipxe", &wait_with_variables(&no_disk_variables(), Standing::Bound, &Refusal::NoDisk.wait(128)));
     check("boot-vars-p256.ipxe", &wait_with_variables(&grant("12").variables(), Standing::Bound, &Refusal::NoChannel.wait(128)));

@@ -5,7 +5,9 @@
 //! again from the inputs.
 
 use ed25519_dalek::SigningKey;
-use kurrent_handshake::{Answer, Challenge, FLAG_MAY_PIN, Side, boot_public_key, fields, report_proof};
+use kurrent_handshake::{
+    Answer, Challenge, FLAG_MAY_PIN, FLAG_REKEY, Link, Rekey, Rotation, Side, boot_public_key, expected, fields, report_proof,
+};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,11 +27,14 @@ fn vectors() -> String {
     let counting = |first: u8| std::array::from_fn::<u8, 32, _>(|n| first.wrapping_add(u8::try_from(n).unwrap()));
     let (server_seed, device_seed, server_boot, device_boot) = (counting(0x10), counting(0x40), counting(0x70), counting(0xa0));
     let (server, device) = (SigningKey::from_bytes(&server_seed), SigningKey::from_bytes(&device_seed));
+    let (next_server, next_device) = (SigningKey::from_bytes(&counting(0x20)), SigningKey::from_bytes(&counting(0x50)));
+    let (nonce, mac) = (counting(0xd0), [0x52, 0x54, 0, 0x12, 0x34, 0x56]);
     let challenge = Challenge {
-        nonce: counting(0xd0),
-        mac: [0x52, 0x54, 0, 0x12, 0x34, 0x56],
+        nonce,
+        mac,
         server_boot_key: boot_public_key(&server_boot),
-        flags: FLAG_MAY_PIN,
+        flags: FLAG_MAY_PIN | FLAG_REKEY,
+        expected: expected(&nonce, &mac, device.verifying_key().as_bytes()),
     };
     let answer = Answer {
         challenge,
@@ -37,6 +42,10 @@ fn vectors() -> String {
         server_key: server.verifying_key().to_bytes(),
         device_boot_key: boot_public_key(&device_boot),
     };
+    let rotation = Rotation { old: answer.server_key, new: next_server.verifying_key().to_bytes() };
+    let link = Link { new: rotation.new, signature: rotation.sign(&server) };
+    let (old, new) = (device.verifying_key().to_bytes(), next_device.verifying_key().to_bytes());
+    let rekey = Rekey { nonce, mac, server_key: answer.server_key, old, new }.sign(&device, &next_device);
     let session = answer.session(&device_boot, Side::Device).unwrap();
     let plaintext = b"worker=w1\n";
     let mut text = String::new();
@@ -45,6 +54,8 @@ fn vectors() -> String {
     };
     line("server_seed", &server_seed);
     line("device_seed", &device_seed);
+    line("next_server_seed", &counting(0x20));
+    line("next_device_seed", &counting(0x50));
     line("server_boot_secret", &server_boot);
     line("device_boot_secret", &device_boot);
     line("nonce", &challenge.nonce);
@@ -52,15 +63,20 @@ fn vectors() -> String {
     line("flags", &[challenge.flags]);
     line("uuid", &answer.uuid);
     line("plaintext", plaintext);
+    line("mask", &counting(0x33));
     line("report_key", &counting(0x05));
     line("report", &fields(&[b"0123456789abcdef", b"failed", b"no root"]));
     line("server_key", &answer.server_key);
     line("device_key", device.verifying_key().as_bytes());
     line("server_boot_key", &challenge.server_boot_key);
     line("device_boot_key", &answer.device_boot_key);
+    line("expected", &challenge.expected);
     line("challenge_signature", &challenge.sign(&server));
     line("answer_signature", &answer.sign(&device));
+    line("link", &link.to_bytes());
+    line("rekey", &rekey.to_bytes());
     line("session", session.to_bytes().as_slice());
+    line("session_masked", session.to_handed(&counting(0x33)).as_slice());
     line("sealed", &answer.session(&server_boot, Side::Appliance).unwrap().seal(plaintext));
     line("report_proof", &report_proof(&counting(0x05), "0123456789abcdef", "failed", "no root"));
     text

@@ -39,7 +39,7 @@ async fn nothing_that_a_verb_carries_besides_names_is_written() {
         Change::SetWorkerError { worker: worker.clone(), error: mark() },
         Change::Bind { mac, worker: worker.clone(), force: false },
         Change::RotateCredentials { worker: worker.clone() },
-        Change::Rekey { mac, until: Some(wall) },
+        Change::Rekey { mac, until: Some(wall), signed: false },
         Change::SetBoot { worker: worker.clone(), boot: BootSettings { menu_default: Some(mark()), ..BootSettings::default() } },
         Change::EditSettings { enforcement: None, boot: Some(BootSettings { method: Some(mark()), ..BootSettings::default() }) },
         Change::RemarkDisk { worker: worker.clone(), os_tag: tag.clone(), remark: mark() },

@@ -39,7 +39,7 @@ impl Lived {
         bench.worker("w1").await;
         bench.bind(MAC, "w1").await;
         bench.open_window().await;
-        bench.change(Change::Rekey { mac, until: Some(clock::now().wall + std::time::Duration::from_secs(600)) }).await;
+        bench.change(Change::Rekey { mac, until: Some(clock::now().wall + std::time::Duration::from_secs(600)), signed: false }).await;
         crate::secrets::first_run_token(&bench.folder.path().join("state/secrets")).unwrap();
         std::fs::write(bench.folder.path().join("state/leases"), "kurrent leases 1\n").unwrap();
         std::fs::write(bench.folder.path().join("kurrent.yaml"), "kind: ApplianceConfiguration\n").unwrap();

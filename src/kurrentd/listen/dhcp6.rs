@@ -46,7 +46,7 @@ pub async fn serve(shared: SharedRef, ipv6: Ipv6, interface: String) -> anyhow::
     let socket = bind(&interface, SERVER_PORT)?;
     socket.join_multicast_v6(&ALL_SERVERS, link.index).context("DHCPv6: joining the servers' multicast group")?;
     let boot_server = bind(&interface, BOOT_SERVER_PORT)?;
-    let server_id = server_id(shared.server_key.verifying_key().as_bytes());
+    let server_id = server_id(&shared.server_key.now().first());
     tracing::info!(%interface, address = %ipv6.address, mode = ?ipv6.dhcp, "DHCPv6: serving");
     let mut server = Server {
         shared,

@@ -71,7 +71,8 @@ mod tests {
     use kurrent_handshake::{Answer, Challenge, Side, boot_public_key};
 
     fn session(side: Side) -> Session {
-        let challenge = Challenge { nonce: [3; 32], mac: [2, 0, 0, 0, 0, 1], server_boot_key: boot_public_key(&[4; 32]), flags: 0 };
+        let challenge =
+            Challenge { nonce: [3; 32], mac: [2, 0, 0, 0, 0, 1], server_boot_key: boot_public_key(&[4; 32]), flags: 0, expected: [8; 16] };
         let answer = Answer { challenge, uuid: [0; 16], server_key: [0; 32], device_boot_key: boot_public_key(&[6; 32]) };
         match side {
             Side::Appliance => answer.session(&[4; 32], side).unwrap(),

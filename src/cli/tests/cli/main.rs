@@ -11,7 +11,6 @@ mod first_hour;
 mod foreign;
 mod ledger;
 mod lists;
-mod migrations;
 mod promises;
 mod refusals;
 mod restore;

@@ -17,7 +17,6 @@ use crate::id::{MacAddr, WorkerId};
 use crate::time::Now;
 
 mod devices;
-mod migrations;
 mod settings;
 mod workers;
 
@@ -79,14 +78,12 @@ impl Next {
             }
             Change::Bind { mac, worker, force } => self.bind(mac, &worker, force),
             Change::BindAll { pairs, force } => self.bind_all(&pairs, force),
-            Change::Migrate { worker, note, enforcement } => self.migrate(&worker, note, enforcement),
-            Change::EndMigration { worker, note } => self.end_migration(&worker, &note),
-            Change::RollBackMigration { worker, note } => self.roll_back_migration(&worker, &note),
             Change::Unbind { mac } => self.unbind(mac),
             Change::RotateCredentials { worker } => self.rotate_credentials(&worker),
             Change::Revoke { mac } => self.revoke(mac),
             Change::Purge { mac } => self.purge(mac),
-            Change::Rekey { mac, until } => self.rekey(mac, until, now),
+            Change::Rekey { mac, until, signed } => self.rekey(mac, until, signed, now),
+            Change::ReplaceKey { mac, old, new } => self.replace_key(mac, &old, new, now),
             Change::Label { mac, labels } => self.label(mac, labels),
             Change::CreateWorker { worker } => self.create_worker(worker, now),
             Change::CreateWorkers { workers } => self.create_workers(workers, now),
@@ -146,7 +143,6 @@ impl Next {
             // Only when it is this device: after a forced move the entry is the new holder's already.
             if self.ledger.bound.get(&worker) == Some(&device.mac) {
                 self.ledger.bound.remove(&worker);
-                self.forget_migration(&worker);
             }
         }
         device.state = state;

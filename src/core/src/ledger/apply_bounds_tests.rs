@@ -26,7 +26,7 @@ fn what_ran_out_stays_closed_when_the_wall_clock_is_set_back() {
     let late = at(100_000);
     play.now = late;
     play.ok(Change::OpenWindow { until: minutes(late, 60) });
-    play.ok(Change::Rekey { mac: mac(1), until: Some(minutes(late, 60)) });
+    play.ok(Change::Rekey { mac: mac(1), until: Some(minutes(late, 60)), signed: false });
     for (secs, open) in [(100_000 + 3599, true), (100_000 + 3600, false), (100_000, true), (100_000 - 1, false), (1000, false)] {
         play.now = at(secs);
         assert_eq!(play.ledger.window_open(play.now.wall), open, "{secs}");

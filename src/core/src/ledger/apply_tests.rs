@@ -180,8 +180,8 @@ fn a_report_with_another_key_changes_nothing_until_a_rekey_is_ordered() {
     let before = play.ledger.clone();
     play.gives(report(1, Some(OTHER_KEY), "thief"), Outcome::KeyMismatch);
     assert_eq!(play.device(1), before.device(mac(1)).unwrap());
-    play.refuses(Change::Rekey { mac: mac(1), until: Some(minutes(play.now, 61)) }, "minutes_out_of_range");
-    play.ok(Change::Rekey { mac: mac(1), until: Some(minutes(play.now, 10)) });
+    play.refuses(Change::Rekey { mac: mac(1), until: Some(minutes(play.now, 61)), signed: false }, "minutes_out_of_range");
+    play.ok(Change::Rekey { mac: mac(1), until: Some(minutes(play.now, 10)), signed: false });
     play.gives(report(1, Some(KEY), "itself"), Outcome::Refreshed);
     assert!(play.device(1).rekey_until.is_some(), "its own key does not use up the order");
     let epoch = play.device(1).epoch;
@@ -190,7 +190,7 @@ fn a_report_with_another_key_changes_nothing_until_a_rekey_is_ordered() {
     assert_eq!((play.device(1).public_key.as_deref(), play.device(1).rekey_until), (Some(OTHER_KEY), None));
     play.gives(report(1, Some(KEY), "old board"), Outcome::KeyMismatch);
     // An order that has run out is none.
-    play.ok(Change::Rekey { mac: mac(1), until: Some(minutes(play.now, 1)) });
+    play.ok(Change::Rekey { mac: mac(1), until: Some(minutes(play.now, 1)), signed: false });
     play.now = at(1000 + 60);
     play.gives(report(1, Some(KEY), "old board"), Outcome::KeyMismatch);
 }
@@ -278,7 +278,7 @@ fn k12_a_revoked_device_is_ignored_whatever_it_reports() {
     play.gives(report(1, Some(KEY), "back again"), Outcome::Revoked);
     assert_eq!(play.ledger.devices, before.devices);
     assert!(play.ledger.is_revoked(mac(1)));
-    play.refuses(Change::Rekey { mac: mac(1), until: None }, "device_revoked");
+    play.refuses(Change::Rekey { mac: mac(1), until: None, signed: false }, "device_revoked");
 }
 
 #[test]

@@ -85,8 +85,9 @@ fn device(all: &mut Vec<Done>, was: Option<&Device>, is: Option<&Device>) {
         }
         return;
     };
-    if was_there.rekey_until != is_there.rekey_until {
-        say("rekey", String::new(), nothing().until(is_there.rekey_until));
+    let rekey = |d: &Device| (d.rekey_until, d.rekey_signed);
+    if rekey(was_there) != rekey(is_there) {
+        say("rekey", String::new(), nothing().until(is_there.rekey_until).when(is_there.rekey_signed, "signed"));
     }
     if was_there.labels != is_there.labels {
         say("label", String::new(), nothing().value("labels", is_there.labels.len()));
@@ -131,12 +132,6 @@ fn worker(all: &mut Vec<Done>, was: &Worker, is: &Worker) {
     }
     if was.boot != is.boot {
         all.push(one("boot-settings", (None, id.to_string()), nothing().boot(&is.boot)));
-    }
-    if was.migration != is.migration {
-        all.push(match &is.migration {
-            Some(note) => one("migrate", (Some(note.to), id.to_string()), nothing().given("from", note.from).until(Some(note.until))),
-            None => one("migrate-end", (None, id.to_string()), nothing()),
-        });
     }
     if all.len() == before {
         all.push(one("worker-edit", (None, id.to_string()), nothing()));

@@ -1,6 +1,6 @@
 //! The only verbs that change a ledger. Each is applied whole or not at all.
 
-use super::schema::{Agent, BootSettings, Disk, Fingerprint, JoinToken, MasterTags, Migration, Role};
+use super::schema::{Agent, BootSettings, Disk, Fingerprint, JoinToken, MasterTags, Role};
 use crate::id::{AgentName, FileName, MacAddr, OsTag, WorkerId};
 use crate::time::Wall;
 use std::collections::BTreeMap;
@@ -72,29 +72,6 @@ pub enum Change {
         /// Displace what stands in the way.
         force: bool,
     },
-    /// Binds the Worker to `note.to` in the place of `note.from`, and notes that this holds only when `to` proves itself in time (K31).
-    Migrate {
-        /// Which Worker.
-        worker: WorkerId,
-        /// From where to where, and until when.
-        note: Migration,
-        /// What the configuration says about devices without a key; see [`super::Ledger::enforcement`].
-        enforcement: bool,
-    },
-    /// The new device has proven itself: the migration is over.
-    EndMigration {
-        /// Which Worker.
-        worker: WorkerId,
-        /// As it is noted.
-        note: Migration,
-    },
-    /// Gives the Worker back to `note.from`, under a new epoch; to nobody when that device is not free any more, or there was none.
-    RollBackMigration {
-        /// Which Worker.
-        worker: WorkerId,
-        /// As it is noted.
-        note: Migration,
-    },
     /// Returns the device to the pool; the Worker is untouched (K30).
     Unbind {
         /// Which device.
@@ -110,12 +87,24 @@ pub enum Change {
         /// Which device.
         mac: MacAddr,
     },
-    /// Lets the device's next report, until then, set a new key: one-shot (an operator replaced a mainboard). `None` withdraws.
+    /// Orders a new key, until then, one-shot. `None` withdraws.
     Rekey {
         /// Which device.
         mac: MacAddr,
         /// At most 60 minutes from now.
         until: Option<Wall>,
+        /// The machine makes it and signs it with its old one ([`Change::ReplaceKey`]). Otherwise the next report may bring any
+        /// key: an operator replaced a mainboard.
+        signed: bool,
+    },
+    /// The device has made a new key under a signed [`Change::Rekey`] order; both signatures were checked. Bound, it gets a new epoch.
+    ReplaceKey {
+        /// Which device.
+        mac: MacAddr,
+        /// The stored key that has signed.
+        old: String,
+        /// The new one, which has signed as well.
+        new: String,
     },
     /// Replaces labels.
     Label {
@@ -305,13 +294,11 @@ impl Change {
             Self::EditDevice { .. } => "device-edit",
             Self::Bind { .. } | Self::BindAll { .. } => "bind",
             Self::RotateCredentials { .. } => "credentials-rotate",
-            Self::Migrate { .. } => "migrate",
-            Self::EndMigration { .. } => "migrate-end",
-            Self::RollBackMigration { .. } => "migrate-rollback",
             Self::Unbind { .. } => "unbind",
             Self::Revoke { .. } => "revoke",
             Self::Purge { .. } => "purge",
             Self::Rekey { .. } => "rekey",
+            Self::ReplaceKey { .. } => "key-replace",
             Self::Label { .. } => "label",
             Self::CreateWorker { .. } | Self::CreateWorkers { .. } => "worker-create",
             Self::SetWorkerError { .. } => "worker-error",
@@ -348,11 +335,10 @@ impl Change {
             | Self::Revoke { mac }
             | Self::Purge { mac }
             | Self::Rekey { mac, .. }
+            | Self::ReplaceKey { mac, .. }
             | Self::Label { mac, .. } => device(mac),
             Self::Bind { mac, worker, .. } => vec![(Some(*mac), worker.to_string())],
             Self::BindAll { pairs, .. } => pairs.iter().map(|(mac, worker)| (Some(*mac), worker.to_string())).collect(),
-            Self::Migrate { worker, note, .. } | Self::EndMigration { worker, note } => vec![(Some(note.to), worker.to_string())],
-            Self::RollBackMigration { worker, note } => vec![(note.from.or(Some(note.to)), worker.to_string())],
             Self::CreateWorkers { workers } => workers.iter().map(|worker| (None, worker.to_string())).collect(),
             Self::RotateCredentials { worker }
             | Self::CreateWorker { worker }

@@ -1,7 +1,7 @@
 //! What exactly was asked for, as the audit holds it: a closed set of words and numbers, never free text, and no secret.
 
 use super::change::Change;
-use super::schema::{BootSettings, MENU_REBOOT, Role};
+use super::schema::{BootSettings, MENU_REBOOT, Role, key_hash};
 use crate::id::OsTag;
 use crate::time::Wall;
 
@@ -90,9 +90,8 @@ impl Change {
                 .given("address", address.as_ref().map(|a| a.map_or_else(|| "none".to_owned(), |a| a.to_string())))
                 .when(note.is_some(), "note"),
             Self::Bind { force, .. } | Self::BindAll { force, .. } => words.when(*force, "force"),
-            Self::Rekey { until, .. } => words.until(*until),
-            Self::Migrate { note, .. } => words.given("from", note.from).until(Some(note.until)),
-            Self::RollBackMigration { note, .. } => words.value("to", note.to),
+            Self::Rekey { until, signed, .. } => words.until(*until).when(*signed, "signed"),
+            Self::ReplaceKey { old, new, .. } => words.given("old", key_hash(old)).given("new", key_hash(new)),
             Self::Label { labels, .. } => words.value("labels", labels.len()),
             Self::AddDisk { disk, .. } => words.value("size_bytes", disk.size_bytes).value("agent", &disk.agent),
             Self::ResizeDisk { size_bytes, .. } => words.value("size_bytes", size_bytes),
@@ -118,7 +117,6 @@ impl Change {
             Self::AddJoinToken { token } => words.until(Some(token.expires_at)),
             Self::Report { .. }
             | Self::RotateCredentials { .. }
-            | Self::EndMigration { .. }
             | Self::Unbind { .. }
             | Self::Revoke { .. }
             | Self::Purge { .. }
@@ -158,7 +156,8 @@ mod tests {
             (Change::Bind { mac, worker: worker.clone(), force: true }, "force"),
             (Change::Bind { mac, worker, force: false }, ""),
             (Change::OpenWindow { until }, "until=2026-11-30T12:00:00Z"),
-            (Change::Rekey { mac, until: None }, "until=none"),
+            (Change::Rekey { mac, until: None, signed: false }, "until=none"),
+            (Change::Rekey { mac, until: Some(until), signed: true }, "until=2026-11-30T12:00:00Z signed"),
             (
                 Change::EditDevice {
                     mac,

@@ -151,6 +151,20 @@ pub struct Device {
     pub fingerprint: Fingerprint,
 }
 
+impl Device {
+    /// Whether its key is one of `kurrent-attest.efi`: others can not sign a new key.
+    #[must_use]
+    pub fn signs_answers(&self) -> bool {
+        self.public_key.as_deref().is_some_and(|key| key.starts_with("ed25519:"))
+    }
+
+    /// Whether the machine is to make a new key and sign it with its old one.
+    #[must_use]
+    pub fn owes_new_key(&self, now: Wall) -> bool {
+        self.rekey_signed && self.signs_answers() && self.rekey_until.is_some_and(|until| super::rules::is_live(until, now))
+    }
+}
+
 /// `ed25519:<64 hex>` or `p256:<130 hex>` (uncompressed point) as raw octets; `None` when it has neither form. Whether the
 /// octets are a point of the curve is checked where keys come in.
 #[must_use]

@@ -168,7 +168,7 @@ async fn rekey_device(
     let mac = path.read("mac")?;
     let until = if body.minutes == 0 { None } else { Some(minutes_ahead(body.minutes)?) };
     let expected = conditions.expect(|tag| Expectation::Device(mac, tag));
-    let (_, ledger) = api.shared.ledger.submit_if(Change::Rekey { mac, until }, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(Change::Rekey { mac, until, signed: false }, ACTOR, expected).await?;
     answer(&api, &ledger, mac, StatusCode::OK)
 }
 

@@ -59,7 +59,9 @@ async fn reports_from_an_address_without_a_lease_admit_refresh_and_plant_nothing
             address: None,
         })
         .await;
-    bench.change(Change::Rekey { mac: MAC.parse().unwrap(), until: Some(clock::now().wall + Duration::from_secs(600)) }).await;
+    bench
+        .change(Change::Rekey { mac: MAC.parse().unwrap(), until: Some(clock::now().wall + Duration::from_secs(600)), signed: false })
+        .await;
     let before = bench.plane.shared.ledger.snapshot();
     let forger = SigningKey::from_bytes(&[9; 32]);
     let static_address = Peer { address: Ipv4Addr::LOCALHOST.into(), lease: None };

@@ -1,6 +1,8 @@
 //! Machines with the existing Kurrent firmware and its scripts: P-256, parameters in the URL, variables under their old names.
 
+use super::verify::Claim;
 use super::*;
+use kurrent_core::boot::Evidence;
 
 /// The names that those scripts read, all of them and no other.
 const NAMES: [&str; 10] =
@@ -21,7 +23,7 @@ fn an_answer_made_by_another_library_verifies_in_both_spellings_and_for_nobody_e
     let (nonce, mac): ([u8; 32], MacAddr) = (verify::octets(golden("nonce")).unwrap(), golden("mac").parse().unwrap());
     let key = DeviceKey::of_report(golden("public_key")).unwrap();
     let check = |nonce, mac: MacAddr, signature: &str, worker: Option<&str>, expected| {
-        let challenge = Challenge { nonce, mac: mac.0, server_boot_key: [0; 32], flags: 0 };
+        let challenge = Challenge { nonce, mac: mac.0, server_boot_key: [0; 32], flags: 0, expected: [0; 16] };
         let worker: Option<WorkerId> = worker.map(|w| w.parse().unwrap());
         let claim = Claim { signature, boot_key: "", uuid: "" };
         assert_eq!(verify::evidence(&key, &claim, None, &challenge, worker.as_ref()), expected, "{signature} {worker:?}");
@@ -100,4 +102,35 @@ async fn k21_without_a_disk_that_boots_the_variables_say_reboot_and_our_script_w
             bench.change(Change::RemoveDisk { worker: worker.clone(), os_tag: tag }).await;
         }
     }
+}
+
+#[tokio::test]
+async fn the_existing_firmwares_p256_answers_verify_in_both_spellings() {
+    use base64::Engine as _;
+    use p256::ecdsa::signature::Signer as _;
+    let device = p256::ecdsa::SigningKey::from_slice(&[7; 32]).unwrap();
+    let point = hex::encode(device.verifying_key().to_sec1_point(false).as_bytes());
+    let key = DeviceKey::of_report(&point).unwrap();
+    assert_eq!(DeviceKey::of_ledger(&key.text()), Some(key.clone()));
+    assert_eq!(DeviceKey::of_ledger(&key.text().replace("p256:", "ed25519:")), None);
+    let challenges = Challenges::new(entropy::random, clock::now());
+    let (mac, worker): (MacAddr, WorkerId) = (MAC.parse().unwrap(), "w1".parse().unwrap());
+    let mut with_plus = 0;
+    for _ in 0..20 {
+        let parties = Parties { mac, server_key: &[3; 32], device_key: None };
+        let sent = challenges.issue(parties, 0, entropy::random(), entropy::random, clock::now());
+        let outstanding = challenges.find(parties, [], &sent.nonce, entropy::random, clock::now()).ok().unwrap();
+        let signature: p256::ecdsa::Signature = device.sign(format!("{}{mac}w1", hex::encode(sent.nonce)).as_bytes());
+        let sig = base64::engine::general_purpose::STANDARD.encode(signature.to_der());
+        with_plus += usize::from(sig.contains('+'));
+        let other: WorkerId = "w2".parse().unwrap();
+        let of = |signature: &str, worker| {
+            verify::evidence(&key, &Claim { signature, boot_key: "", uuid: "" }, None, &outstanding.challenge, Some(worker))
+        };
+        assert_eq!(of(&sig, &worker), Evidence::Genuine);
+        assert_eq!(of(&sig.replace('+', " "), &worker), Evidence::Genuine);
+        assert_eq!(of(&sig, &other), Evidence::Wrong);
+        assert_eq!(of("not base64!", &worker), Evidence::Nothing);
+    }
+    assert!(with_plus > 0, "no signature had a plus sign");
 }

@@ -36,7 +36,8 @@ impl Next {
             return Ok(Outcome::Revoked);
         }
         let mut device = known.clone();
-        let ordered = device.rekey_until.is_some_and(|until| is_live(until, now.wall));
+        // Under a signed order only the machine itself replaces its key.
+        let ordered = !device.rekey_signed && device.rekey_until.is_some_and(|until| is_live(until, now.wall));
         let outcome = match (&device.public_key, key) {
             (Some(stored), Some(reported)) if *stored != reported => {
                 if !ordered {
@@ -56,7 +57,7 @@ impl Next {
 
     fn store_key(&mut self, device: &mut Device, key: String) -> Outcome {
         set_key(device, key);
-        device.rekey_until = None;
+        (device.rekey_until, device.rekey_signed) = (None, false);
         if device.state == DeviceState::Bound {
             device.epoch = self.generation;
         }
@@ -175,9 +176,7 @@ impl Next {
         // K29: the new binding is written before the old one is cleared; both are one generation.
         if let Some(left) = device.bound_worker_id.replace(worker.clone()) {
             self.ledger.bound.remove(&left);
-            self.forget_migration(&left);
         }
-        self.forget_migration(worker);
         device.state = DeviceState::Bound;
         device.epoch = self.generation;
         self.ledger.bound.insert(worker.clone(), mac);
@@ -200,7 +199,7 @@ impl Next {
     pub(super) fn revoke(&mut self, mac: MacAddr) -> Result<Outcome, Rejected> {
         let mut device = self.device(mac)?;
         if device.state != DeviceState::Revoked {
-            device.rekey_until = None;
+            (device.rekey_until, device.rekey_signed) = (None, false);
             self.detach(device, DeviceState::Revoked);
         }
         Ok(Outcome::Done)
@@ -215,16 +214,37 @@ impl Next {
         Ok(Outcome::Done)
     }
 
-    pub(super) fn rekey(&mut self, mac: MacAddr, until: Option<Wall>, now: Now) -> Result<Outcome, Rejected> {
+    pub(super) fn rekey(&mut self, mac: MacAddr, until: Option<Wall>, signed: bool, now: Now) -> Result<Outcome, Rejected> {
         let mut device = self.live_device(mac)?;
         if let Some(until) = until {
             check_until(until, now)?;
         }
-        if device.rekey_until != until {
-            device.rekey_until = until;
+        let signed = signed && until.is_some();
+        if signed && !device.signs_answers() {
+            let detail = format!(
+                "device {mac} has no key of kurrent-attest.efi that could sign a new one; order it as replaced, so that its next report may bring a key"
+            );
+            return Err(rejected(409, "rekey_unsignable", detail).at("replaced"));
+        }
+        if (device.rekey_until, device.rekey_signed) != (until, signed) {
+            (device.rekey_until, device.rekey_signed) = (until, signed);
             self.put_device(device);
         }
         Ok(Outcome::Done)
+    }
+
+    pub(super) fn replace_key(&mut self, mac: MacAddr, old: &str, new: String, now: Now) -> Result<Outcome, Rejected> {
+        let mut device = self.live_device(mac)?;
+        if !device.owes_new_key(now.wall) || device.public_key.as_deref() != Some(old) || old == new {
+            let detail = format!("device {mac} was not ordered to replace this key; order a rekey again");
+            return Err(rejected(409, "rekey_not_ordered", detail));
+        }
+        if key_hash(&new).is_none() {
+            return Err(rejected(422, "public_key_invalid", format!("the new public key of device {mac} is not valid")));
+        }
+        let outcome = self.store_key(&mut device, new);
+        self.put_device(device);
+        Ok(outcome)
     }
 
     pub(super) fn label(&mut self, mac: MacAddr, labels: BTreeMap<String, String>) -> Result<Outcome, Rejected> {
