@@ -6,6 +6,7 @@
 mod boot_vars;
 pub mod boots;
 mod budget;
+mod migrated;
 mod report;
 pub mod verify;
 

@@ -142,6 +142,7 @@ fn boot_network(shared: &SharedRef) {
         });
     }
     keep(shared, "target-task", |shared| crate::reconcile::serve(shared, crate::reconcile::Kernel::real()));
+    keep(shared, "migrations", crate::migrations::serve);
     keep(shared, "boot-plane", crate::listen::http::serve);
 }
 

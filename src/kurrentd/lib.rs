@@ -17,6 +17,7 @@ pub mod lease_orders;
 pub mod leases;
 pub mod ledger;
 pub mod listen;
+pub mod migrations;
 pub mod neighbours;
 pub mod reconcile;
 pub mod routes;

@@ -96,6 +96,8 @@ pub struct Shared {
     pub target: TargetHandle,
     /// The appliance's Ed25519 identity (`state/secrets/server.key`).
     pub server_key: crate::identity::Identity,
+    /// Workers on their way to another device.
+    pub migrations: crate::migrations::Migrations,
     /// What is wrong now, for the log, the API and the screen.
     pub faults: Faults,
     /// One backup or restore at a time: each takes memory for its key.
@@ -161,6 +163,7 @@ impl Shared {
             timelines: Timelines::default(),
             audit,
             server_key,
+            migrations: crate::migrations::Migrations::default(),
             faults: Faults::default(),
             archives: tokio::sync::Mutex::default(),
             restart: tokio::sync::Notify::default(),

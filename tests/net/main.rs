@@ -16,6 +16,7 @@ mod fuzz;
 mod holders;
 mod http;
 mod ipv6;
+mod migrate;
 mod net;
 mod proxy;
 mod raw_dhcp;

@@ -8,6 +8,7 @@ mod device;
 mod disk;
 mod events;
 mod job;
+mod migrate;
 mod system;
 mod worker;
 

@@ -17,13 +17,23 @@ pub struct Progress {
     started: Instant,
     shown: Option<Instant>,
     drawn: usize,
+    /// It says something else than what was shown.
+    news: bool,
 }
 
 impl Progress {
     /// Of `total` bytes; 0 when nobody knows.
     pub fn new(what: &str, total: u64) -> Self {
         let terminal = io::stderr().is_terminal();
-        Self { what: clean(what), total, terminal, started: Instant::now(), shown: None, drawn: 0 }
+        Self { what: clean(what), total, terminal, started: Instant::now(), shown: None, drawn: 0, news: false }
+    }
+
+    /// What it does now. Numbers that run down are no news: a log has them every few seconds.
+    pub fn say(&mut self, what: &str) {
+        let what = clean(what);
+        let words = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
+        self.news |= words(&what) != words(&self.what);
+        self.what = what;
     }
 
     /// Now it is known of how many bytes.
@@ -42,9 +52,10 @@ impl Progress {
         let first = if self.terminal { None } else { Some(self.started) };
         let due = self.shown.or(first).is_none_or(|at| at.elapsed() >= every);
         let last = self.terminal && self.total > 0 && done >= self.total;
-        if !due && !last {
+        if !due && !last && !self.news {
             return;
         }
+        self.news = false;
         self.shown = Some(Instant::now());
         let line = line(&self.what, done, self.total, self.started.elapsed());
         // A terminal that is gone shows nothing; the work goes on.

@@ -29,7 +29,7 @@ const WAIT_MAX_SECS: u32 = 30;
 const POLLS_PER_STEP: u32 = 10;
 
 /// Keys of this kind sign a whole `kurrent_handshake::Answer`, boot key included.
-const SIGNS_BOOT_KEY: &str = "ed25519:";
+pub(crate) const SIGNS_BOOT_KEY: &str = "ed25519:";
 
 /// One authorised boot's name: public, in URLs and on the kernel command line.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,6 +4,8 @@
 //! machine shut out, is it seen at all, did it get as far as a script, may it boot, has it something to boot from, does the disk
 //! go out, what did its system say. What is fine is said as well, so that a person knows that it was looked at.
 
+mod migration;
+
 use crate::dhcp::pxe::NO_LOADER;
 use crate::ledger::schema::MENU_REBOOT;
 use crate::ledger::{Device, DeviceState, Ledger, Worker};
@@ -128,7 +130,10 @@ pub fn explain(facts: &Facts<'_>) -> Vec<Finding> {
     }));
     match facts.ledger.device(facts.mac) {
         None => findings.extend(of_stranger(facts)),
-        Some(device) => findings.extend(of_device(facts, device)),
+        Some(device) => {
+            findings.extend(migration::of_device(facts, device));
+            findings.extend(of_device(facts, device));
+        }
     }
     if let Some(latest) = latest_refusal(facts) {
         for finding in findings.iter_mut().filter(|f| f.severity != Severity::Fine && f.evidence.is_empty()) {

@@ -233,3 +233,26 @@ fn a_machine_of_an_architecture_without_loader_is_told_so_until_it_gets_further(
     at(&[Dhcp]).check(&[(Blocking, "no_loader_for_architecture")]);
     at(&[Dhcp, Loader]).check(&[(Blocking, "no_script")]);
 }
+
+#[test]
+fn both_devices_of_a_migration_are_told_where_the_worker_is() {
+    let other = MacAddr([0x52, 0x54, 0, 0, 0, 2]);
+    let second = Change::Register {
+        mac: other,
+        public_key: Some(ed25519()),
+        keyless_allowed: false,
+        note: String::new(),
+        labels: Default::default(),
+        address: None,
+    };
+    let until = now().wall + Duration::from_secs(600);
+    let migrate = |from, to| {
+        let note = crate::ledger::Migration { from: Some(from), to, since: now().wall, until };
+        Change::Migrate { worker: worker(), note, enforcement: true }
+    };
+    let away = || with_disk().into_iter().chain([second.clone(), migrate(MAC, other)]);
+    Case::new(away().collect()).check(&[(Blocking, "migrating_away"), (Blocking, "pooled")]);
+    let hand_over = Change::Bind { mac: other, worker: worker(), force: true };
+    let here = with_disk().into_iter().chain([second.clone(), hand_over, migrate(other, MAC)]);
+    Case::new(here.collect()).steps(&[Dhcp, Script], "").check(&[(Warning, "migrating"), (Warning, "not_answered")]);
+}

@@ -15,6 +15,7 @@ pub mod id;
 pub mod init;
 pub mod ipxe;
 pub mod ledger;
+pub mod migrate;
 pub mod modules;
 pub mod placement;
 pub mod policy;

@@ -51,13 +51,13 @@ impl BootPlane {
         let seen = self.look(&ledger, &identity, asked);
         let decided = match ordered_rekey(&ledger, &identity, asked, &seen) {
             // Looking at it as a person does changes nothing.
-            Some(_) | None if json => self.decide(&ledger, asked, seen, true),
+            Some(_) | None if json => self.decide(&ledger, asked, seen, true).await,
             Some(Err(refusal)) => Err(refusal.into()),
             Some(Ok(change)) => match self.store_new_key(asked, &seen, change).await {
                 Some(decided) => decided,
-                None => self.decide(&ledger, asked, seen, false),
+                None => self.decide(&ledger, asked, seen, false).await,
             },
-            None => self.decide(&ledger, asked, seen, false),
+            None => self.decide(&ledger, asked, seen, false).await,
         };
         match decided {
             Ok(answer) => answer,
@@ -130,7 +130,7 @@ impl BootPlane {
         Some(Ok(Answer::Script(ipxe::again_script(Standing::Bound, &wait))))
     }
 
-    fn decide(&self, ledger: &Ledger, asked: Asked<'_>, seen: Seen, json: bool) -> Result<Answer, Refused> {
+    async fn decide(&self, ledger: &Ledger, asked: Asked<'_>, seen: Seen, json: bool) -> Result<Answer, Refused> {
         let Asked { peer, mac, now, .. } = asked;
         let (proven, grant) = boot::boot_vars(ledger, &self.shared.config, mac, seen.evidence)?;
         if json {
@@ -177,6 +177,7 @@ impl BootPlane {
         if !self.challenges.use_up(mac, &outstanding, now) {
             return Err(Refusal::TooMany.into());
         }
+        self.settle_migration(ledger, &grant.worker, mac).await?;
         let sealed = session.seal(credentials.encode().as_bytes());
         let initrd = boots::as_initrd(&sealed).map_err(|error| {
             tracing::error!(%mac, %error, "the sealed credentials could not be packed");

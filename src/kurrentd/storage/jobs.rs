@@ -6,7 +6,7 @@
 //!      +-----------+--cancel--> cancelling --> cancelled
 //! ```
 //!
-//! From `ending` on the result is being recorded: what is recorded is not taken back by a cancel, but deleted by its own call.
+//! From `ending` on the result is being recorded: what is recorded is not taken back by a cancel, but by a call of its own.
 
 mod view;
 
@@ -34,9 +34,11 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 
 /// What a job made.
 #[derive(Clone, Debug)]
-pub(super) enum Made {
+pub(crate) enum Made {
     Disk(WorkerId, Box<Disk>),
     Master(FileName),
+    /// It is on another device now.
+    Moved(WorkerId),
 }
 
 #[derive(Clone, Debug)]
@@ -55,7 +57,7 @@ struct Job {
     id: String,
     kind: Kind,
     what: String,
-    /// Whose disk it makes.
+    /// Whose disk it makes, or whom it moves.
     worker: Option<WorkerId>,
     started_at: Wall,
     progress: Progress,
@@ -67,6 +69,7 @@ struct Job {
 struct Changing {
     state: State,
     warning: String,
+    doing: String,
     /// When the work began, after all waiting.
     begun: Option<Instant>,
     finished: Option<(Wall, Instant)>,
@@ -126,7 +129,7 @@ impl Jobs {
     ///
     /// # Errors
     /// `too_many_jobs`.
-    pub(super) fn start(&self, kind: Kind, what: String, worker: Option<&WorkerId>, total_bytes: u64) -> Result<Running, StorageError> {
+    pub(crate) fn start(&self, kind: Kind, what: String, worker: Option<&WorkerId>, total_bytes: u64) -> Result<Running, StorageError> {
         let now = Instant::now();
         let job = Arc::new(Job {
             id: hex::encode(entropy::random::<8>()),
@@ -135,7 +138,14 @@ impl Jobs {
             worker: worker.cloned(),
             started_at: clock::now().wall,
             progress: Progress { done: AtomicU64::new(0), total: AtomicU64::new(total_bytes) },
-            changing: Mutex::new(Changing { state: State::Waiting, warning: String::new(), begun: None, finished: None, told: now }),
+            changing: Mutex::new(Changing {
+                state: State::Waiting,
+                warning: String::new(),
+                doing: String::new(),
+                begun: None,
+                finished: None,
+                told: now,
+            }),
             cancel: Notify::new(),
         });
         let mut list = lock(&self.0.list);
@@ -201,11 +211,11 @@ impl Job {
             }
             State::Cancelling | State::Cancelled => {}
             State::Ending => {
-                let detail = format!("job {} is recording its result; delete that instead", self.id);
+                let detail = format!("job {} is recording its result; {} instead", self.id, self.kind.undone_by());
                 return Err(StorageError::new("job_ending", 409, detail));
             }
             State::Done(_) | State::Failed(_) => {
-                let detail = format!("job {} has ended already; delete what it made instead", self.id);
+                let detail = format!("job {} has ended already; {} instead", self.id, self.kind.undone_by());
                 return Err(StorageError::new("job_finished", 409, detail));
             }
         }
@@ -229,6 +239,7 @@ impl Job {
         let (result, disk) = match made {
             None => (None, None),
             Some(Made::Disk(worker, disk)) => (Some(format!("/v1/workers/{worker}/disks/{}", disk.os_tag)), Some(*disk)),
+            Some(Made::Moved(worker)) => (Some(format!("/v1/workers/{worker}")), None),
             Some(Made::Master(name)) => (Some(format!("/v1/masters/{name}")), None),
         };
         JobView {
@@ -242,6 +253,7 @@ impl Job {
             started_at: self.started_at,
             finished_at: changing.finished.map(|(at, _)| at),
             warning: changing.warning.clone(),
+            doing: changing.doing.clone(),
             result,
             disk,
             code: error.as_ref().map(|e| e.code),
@@ -257,7 +269,7 @@ pub struct Running {
 }
 
 impl Running {
-    pub(super) fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         &self.job.id
     }
 
@@ -282,7 +294,7 @@ impl Running {
     ///
     /// # Errors
     /// `cancelled`.
-    pub(super) fn begin(&self) -> Result<(), StorageError> {
+    pub(crate) fn begin(&self) -> Result<(), StorageError> {
         self.step(|s| matches!(s, State::Waiting), State::Running)
     }
 
@@ -302,7 +314,7 @@ impl Running {
     }
 
     /// Returns when the job is cancelled.
-    pub(super) async fn cancelled(&self) {
+    pub(crate) async fn cancelled(&self) {
         self.job.cancel.notified().await;
     }
 
@@ -310,7 +322,7 @@ impl Running {
     ///
     /// # Errors
     /// `cancelled`.
-    pub(super) fn commit(&self) -> Result<(), StorageError> {
+    pub(crate) fn commit(&self) -> Result<(), StorageError> {
         self.step(|s| matches!(s, State::Waiting | State::Running), State::Ending)
     }
 
@@ -318,7 +330,25 @@ impl Running {
         self.job.progress.total.store(total_bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn warn(&self, warning: &str) {
+    /// Whether somebody wants it stopped.
+    pub(crate) fn is_cancelling(&self) -> bool {
+        matches!(lock(&self.job.changing).state, State::Cancelling)
+    }
+
+    /// Where it is, in words; told when it is news.
+    pub(crate) fn doing(&self, doing: String) {
+        let news = {
+            let mut changing = lock(&self.job.changing);
+            let news = changing.doing != doing;
+            changing.doing = doing;
+            news
+        };
+        if news {
+            self.tell();
+        }
+    }
+
+    pub(crate) fn warn(&self, warning: &str) {
         warning.clone_into(&mut lock(&self.job.changing).warning);
     }
 
@@ -352,7 +382,7 @@ impl Running {
     }
 
     /// The end.
-    pub(super) fn finish(&self, result: Result<Made, StorageError>) {
+    pub(crate) fn finish(&self, result: Result<Made, StorageError>) {
         {
             let mut changing = lock(&self.job.changing);
             changing.finished = Some((clock::now().wall, Instant::now()));
@@ -375,79 +405,11 @@ impl Drop for Running {
 }
 
 /// Code of what was stopped because somebody asked for it.
-pub(super) const CANCELLED: &str = "cancelled";
+pub(crate) const CANCELLED: &str = "cancelled";
 
-fn cancelled() -> StorageError {
+pub(crate) fn cancelled() -> StorageError {
     StorageError::new(CANCELLED, 409, "the job was cancelled".into())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn made() -> Result<Made, StorageError> {
-        Ok(Made::Master("a_tpl_1.img".parse().unwrap()))
-    }
-
-    #[tokio::test]
-    async fn a_job_is_told_from_its_start_to_its_end() {
-        let jobs = Jobs::default();
-        let mut news = jobs.subscribe();
-        let job = jobs.start(Kind::Import, "receiving".into(), None, 10).unwrap();
-        job.begin().unwrap();
-        job.add(10).unwrap();
-        job.commit().unwrap();
-        job.finish(made());
-        let mut states = vec![];
-        while let Ok(view) = news.try_recv() {
-            states.push(view.state);
-        }
-        assert_eq!(states, [JobState::Waiting, JobState::Running, JobState::Running, JobState::Done]);
-        let view = jobs.view(job.id()).unwrap();
-        assert_eq!((view.done_bytes, view.total_bytes, view.result.as_deref()), (10, 10, Some("/v1/masters/a_tpl_1.img")));
-        assert!(view.finished_at.is_some() && view.bytes_per_second > 0);
-    }
-
-    #[tokio::test]
-    async fn a_cancel_stops_the_work_and_answers_when_it_has_stopped() {
-        let jobs = Jobs::default();
-        let job = jobs.start(Kind::Clone, "copying".into(), None, 10).unwrap();
-        job.begin().unwrap();
-        let id = job.id().to_owned();
-        let worker = tokio::spawn(async move {
-            while job.add(1).is_ok() {
-                tokio::task::yield_now().await;
-            }
-            assert_eq!(job.commit().unwrap_err().code, CANCELLED);
-            let error = job.explain(StorageError::new("disk_dir", 500, "an error of the copy".into()));
-            job.finish(Err(error));
-        });
-        assert_eq!(jobs.cancel(&id).await.unwrap().state, JobState::Cancelled);
-        worker.await.unwrap();
-        assert_eq!(jobs.cancel(&id).await.unwrap().state, JobState::Cancelled, "asked again, the answer is the same");
-    }
-
-    #[tokio::test]
-    async fn what_is_being_recorded_or_has_ended_can_not_be_cancelled() {
-        let jobs = Jobs::default();
-        let job = jobs.start(Kind::Clone, "copying".into(), None, 10).unwrap();
-        job.commit().unwrap();
-        assert_eq!(jobs.cancel(job.id()).await.unwrap_err().code, "job_ending");
-        job.finish(made());
-        assert_eq!(jobs.cancel(job.id()).await.unwrap_err().code, "job_finished");
-        assert_eq!(jobs.cancel("none").await.unwrap_err().code, "job_not_found");
-    }
-
-    #[test]
-    fn memory_of_jobs_is_bounded_and_a_dropped_one_has_failed() {
-        let jobs = Jobs::default();
-        for _ in 0..KEPT + 20 {
-            drop(jobs.start(Kind::Clone, "copying".into(), None, 10).unwrap());
-        }
-        assert_eq!(jobs.views().len(), KEPT);
-        assert!(jobs.views().iter().all(|j| (j.state, j.code) == (JobState::Failed, Some("internal"))));
-        let held: Vec<Running> = (0..MOST_UNFINISHED).map(|_| jobs.start(Kind::Clone, "copying".into(), None, 10).unwrap()).collect();
-        assert_eq!(jobs.start(Kind::Clone, "copying".into(), None, 10).map(|_| ()).unwrap_err().code, "too_many_jobs");
-        drop(held);
-    }
-}
+mod tests;

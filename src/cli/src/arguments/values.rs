@@ -27,9 +27,30 @@ pub fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
+/// `10m`, `2h`, `0`: whole minutes.
+pub fn minutes(text: &str) -> Result<u32, String> {
+    let wrong = || "write a time like 10m or 2h, or 0".to_owned();
+    let (digits, of) = match (text.strip_suffix('m'), text.strip_suffix('h')) {
+        (Some(digits), _) => (digits, 1),
+        (None, Some(digits)) => (digits, 60),
+        (None, None) if text == "0" => (text, 1),
+        (None, None) => return Err(wrong()),
+    };
+    digits.parse::<u32>().ok().and_then(|number| number.checked_mul(of)).ok_or_else(wrong)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_whole_minutes() {
+        for (text, expected) in
+            [("10m", Some(10)), ("2h", Some(120)), ("0", Some(0)), ("0m", Some(0)), ("10", None), ("90s", None), ("m", None), ("-1m", None)]
+        {
+            assert_eq!(minutes(text).ok(), expected, "{text}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

@@ -1,8 +1,9 @@
 //! `kurrent worker`.
 
+use super::values::minutes;
 use super::{Listing, Look, Sure};
 use clap::{Args, Subcommand};
-use kurrent_core::id::WorkerId;
+use kurrent_core::id::{MacAddr, WorkerId};
 
 /// One Worker.
 #[derive(Clone, Debug, Args)]
@@ -80,6 +81,31 @@ pub enum Worker {
         worker: One,
         #[command(flatten)]
         look: Look,
+    },
+    /// Move it to another device, with its disk: cold, and back when the new device does not prove itself.
+    #[command(
+        after_help = "Examples:\n  kurrent worker migrate w1 --to 52:54:00:12:34:57 --dry-run\n  kurrent worker migrate w1 --to 52:54:00:12:34:57 --wait 30m     # switch the old machine off meanwhile\n  kurrent worker migrate w1 --to 52:54:00:12:34:57 --wait 0 --yes  # cut it off now"
+    )]
+    Migrate {
+        #[command(flatten)]
+        worker: One,
+        /// The new device: pooled, and with a key.
+        #[arg(long, value_name = "MAC")]
+        to: MacAddr,
+        /// How long the present device may take to go (10m, 2h); 0 cuts it off at once.
+        #[arg(long, value_name = "TIME", default_value = "10m", value_parser = minutes)]
+        wait: u32,
+        /// How long the new one may take to prove itself; then the present one has the Worker again.
+        #[arg(long, value_name = "TIME", default_value = "15m", value_parser = minutes)]
+        attest: u32,
+        /// Only say what would be.
+        #[arg(long)]
+        dry_run: bool,
+        /// Do not wait for its end.
+        #[arg(long)]
+        no_follow: bool,
+        #[command(flatten)]
+        sure: Sure,
     },
     /// What its machine would be told at boot; without secrets.
     #[command(after_help = "Example:\n  kurrent worker boot-vars w1")]

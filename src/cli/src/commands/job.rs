@@ -24,6 +24,7 @@ const JOBS: View = View {
         ("OF", "total_bytes"),
         ("STARTED", "started_at"),
         ("WHAT", "what"),
+        ("DOING", "doing"),
         ("DETAIL", "detail"),
     ],
     none: "no jobs",
@@ -41,7 +42,7 @@ pub async fn run(session: &Session, command: Job) -> Result<(), Failure> {
         Job::Wait { id } => session.show(&wait(session, &id).await?, fields),
         Job::Cancel { id, sure } => {
             if confirm::needed(sure) {
-                confirm::ask(&format!("Stop job {}? What it made so far is removed.", clean(&id)))?;
+                confirm::ask(&format!("Stop job {}? What it made so far is removed; a Worker under way goes back.", clean(&id)))?;
             }
             let answer = session.client.change(Method::DELETE, &path(&id), None, None).await?;
             let answer = if answer.is_null() { json!({ "cancelled": id }) } else { answer };
@@ -79,7 +80,10 @@ async fn look(session: &Session, id: &str) -> Result<Value, Failure> {
             Some("done") => return Ok(job),
             Some("failed" | "cancelled") => {
                 let detail = match at(&job, "detail") {
-                    Value::Null => format!("the job is {}", text(at(&job, "state"))),
+                    Value::Null => match at(&job, "warning").as_str().filter(|w| !w.is_empty()) {
+                        Some(warning) => format!("the job is {}: {warning}", text(at(&job, "state"))),
+                        None => format!("the job is {}", text(at(&job, "state"))),
+                    },
                     detail => text(detail),
                 };
                 let code = at(&job, "code").as_str().unwrap_or("job_failed");
@@ -92,8 +96,9 @@ async fn look(session: &Session, id: &str) -> Result<Value, Failure> {
         {
             eprintln!("kurrent: {}", clean(warning));
         }
-        let what = text(at(&job, "what"));
+        let what = at(&job, "doing").as_str().filter(|d| !d.is_empty()).map_or_else(|| text(at(&job, "what")), str::to_owned);
         let progress = progress.get_or_insert_with(|| Progress::new(&what, 0));
+        progress.say(&what);
         progress.set_total(number("total_bytes"));
         progress.show(number("done_bytes"));
         tokio::time::sleep(ASK_AGAIN).await;

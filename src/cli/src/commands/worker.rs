@@ -1,6 +1,7 @@
 //! `kurrent worker`.
 
 use super::batch::{self, Batch};
+use super::migrate;
 use crate::arguments::Sure;
 use crate::arguments::worker::{CreateBatch, Overrides, Worker};
 use crate::failure::Failure;
@@ -41,6 +42,9 @@ pub async fn run(session: &Session, command: Worker) -> Result<(), Failure> {
         Worker::List { readiness, listing } => session.list(query("/v1/workers", &[("readiness", readiness)]), WORKERS, listing).await,
         Worker::Get { worker, look } => session.one(path(&worker.worker), look, fields).await,
         Worker::Status { worker, look } => session.one(format!("{}/status", path(&worker.worker)), look, fields).await,
+        Worker::Migrate { worker, to, wait, attest, dry_run, no_follow, sure } => {
+            migrate::run(session, migrate::Order { worker: &worker.worker, to, wait, attest, dry_run, no_follow }, sure).await
+        }
         Worker::BootVars { worker, look } => session.one(format!("{}/boot-vars", path(&worker.worker)), look, fields).await,
         Worker::Create { worker } => {
             let answer = session.client.post("/v1/workers", json!({ "worker_id": worker.as_str() })).await?;

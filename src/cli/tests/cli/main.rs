@@ -11,6 +11,7 @@ mod first_hour;
 mod foreign;
 mod ledger;
 mod lists;
+mod migrations;
 mod promises;
 mod refusals;
 mod restore;

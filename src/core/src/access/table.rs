@@ -95,5 +95,6 @@ pub const ROUTES: &[Route] = &[
     row("PUT", "/v1/workers/{id}/boot", "workers", OPERATOR),
     row("GET", "/v1/workers/{id}/boot-vars", "workers", VIEWER),
     row("PUT", "/v1/workers/{id}/default-disk", "workers", OPERATOR),
+    row("POST", "/v1/workers/{id}/migrate", "workers", OPERATOR),
     row("GET", "/v1/workers/{id}/status", "workers", VIEWER),
 ];

@@ -17,6 +17,7 @@ use crate::id::{MacAddr, WorkerId};
 use crate::time::Now;
 
 mod devices;
+mod migrations;
 mod settings;
 mod workers;
 
@@ -78,6 +79,9 @@ impl Next {
             }
             Change::Bind { mac, worker, force } => self.bind(mac, &worker, force),
             Change::BindAll { pairs, force } => self.bind_all(&pairs, force),
+            Change::Migrate { worker, note, enforcement } => self.migrate(&worker, note, enforcement),
+            Change::EndMigration { worker, note } => self.end_migration(&worker, &note),
+            Change::RollBackMigration { worker, note } => self.roll_back_migration(&worker, &note),
             Change::Unbind { mac } => self.unbind(mac),
             Change::RotateCredentials { worker } => self.rotate_credentials(&worker),
             Change::Revoke { mac } => self.revoke(mac),
@@ -143,6 +147,7 @@ impl Next {
             // Only when it is this device: after a forced move the entry is the new holder's already.
             if self.ledger.bound.get(&worker) == Some(&device.mac) {
                 self.ledger.bound.remove(&worker);
+                self.forget_migration(&worker);
             }
         }
         device.state = state;

@@ -1,24 +1,34 @@
 //! Random changes against what must always hold.
 
 use super::*;
+use crate::ledger::Migration;
 use proptest::prelude::*;
 
 /// What holds after any sequence of changes.
 fn holds(ledger: &Ledger) {
     let again = Ledger::assemble(ledger.records().files()).expect("it loads again");
     assert_eq!(
-        (again.generation, &again.devices, &again.workers, &again.bound),
-        (ledger.generation, &ledger.devices, &ledger.workers, &ledger.bound)
+        (again.generation, &again.devices, &again.workers, &again.bound, &again.migrating),
+        (ledger.generation, &ledger.devices, &ledger.workers, &ledger.bound, &ledger.migrating)
     );
     for (worker, mac) in &ledger.bound {
         let device = ledger.device(*mac).unwrap();
         assert_eq!((device.state, device.bound_worker_id.as_ref()), (DeviceState::Bound, Some(worker)));
+    }
+    let noted = ledger.workers.values().filter(|w| w.migration.is_some()).map(|w| w.worker_id.clone()).collect();
+    assert_eq!(ledger.migrating, noted, "every migration is in the index");
+    for note in ledger.workers.values().filter_map(|w| Some((&w.worker_id, w.migration.as_ref()?))) {
+        assert_eq!(ledger.bound.get(note.0), Some(&note.1.to), "a note never says otherwise than the binding");
     }
     let bound = ledger.devices.values().filter(|d| d.state == DeviceState::Bound).count();
     assert_eq!(bound, ledger.bound.len(), "every bound device is in the index");
     for worker in ledger.workers.values() {
         assert_eq!(worker.default_disk().is_some(), !worker.disks.is_empty());
     }
+}
+
+fn note(from: Option<u8>, to: u8) -> Migration {
+    Migration { from: from.map(mac), to: mac(to), since: at(1000).wall, until: minutes(at(1000), 15) }
 }
 
 fn any_change() -> impl Strategy<Value = Change> {
@@ -36,9 +46,18 @@ fn any_change() -> impl Strategy<Value = Change> {
         1 => n.clone().prop_map(|n| Change::DeleteWorker { worker: worker(n) }),
         4 => (n.clone(), n.clone()).prop_map(|(w, d)| add(w, d, &format!("os{d}"), "")),
         2 => (n.clone(), n.clone()).prop_map(|(w, d)| Change::RemoveDisk { worker: worker(w), os_tag: tag(w, d) }),
-        1 => (n.clone(), n).prop_map(|(w, d)| Change::SetDefaultDisk { worker: worker(w), os_tag: tag(w, d) }),
+        1 => (n.clone(), n.clone()).prop_map(|(w, d)| Change::SetDefaultDisk { worker: worker(w), os_tag: tag(w, d) }),
         1 => Just(Change::OpenWindow { until: minutes(at(1000), 30) }),
         1 => Just(Change::CloseWindow),
+        5 => (n.clone(), n.clone(), proptest::option::of(n.clone())).prop_map(|(w, to, from)| {
+            Change::Migrate { worker: worker(w), note: note(from, to), enforcement: false }
+        }),
+        1 => (n.clone(), n.clone(), proptest::option::of(n.clone())).prop_map(|(w, to, from)| {
+            Change::EndMigration { worker: worker(w), note: note(from, to) }
+        }),
+        2 => (n.clone(), n.clone(), proptest::option::of(n)).prop_map(|(w, to, from)| {
+            Change::RollBackMigration { worker: worker(w), note: note(from, to) }
+        }),
     ]
 }
 

@@ -133,6 +133,12 @@ fn worker(all: &mut Vec<Done>, was: &Worker, is: &Worker) {
     if was.boot != is.boot {
         all.push(one("boot-settings", (None, id.to_string()), nothing().boot(&is.boot)));
     }
+    if was.migration != is.migration {
+        all.push(match &is.migration {
+            Some(note) => one("migrate", (Some(note.to), id.to_string()), nothing().given("from", note.from).until(Some(note.until))),
+            None => one("migrate-end", (None, id.to_string()), nothing()),
+        });
+    }
     if all.len() == before {
         all.push(one("worker-edit", (None, id.to_string()), nothing()));
     }

@@ -1,6 +1,6 @@
 //! The only verbs that change a ledger. Each is applied whole or not at all.
 
-use super::schema::{Agent, BootSettings, Disk, Fingerprint, JoinToken, MasterTags, Role};
+use super::schema::{Agent, BootSettings, Disk, Fingerprint, JoinToken, MasterTags, Migration, Role};
 use crate::id::{AgentName, FileName, MacAddr, OsTag, WorkerId};
 use crate::time::Wall;
 use std::collections::BTreeMap;
@@ -71,6 +71,29 @@ pub enum Change {
         worker: WorkerId,
         /// Displace what stands in the way.
         force: bool,
+    },
+    /// Binds the Worker to `note.to` in the place of `note.from`, and notes that this holds only when `to` proves itself in time (K31).
+    Migrate {
+        /// Which Worker.
+        worker: WorkerId,
+        /// From where to where, and until when.
+        note: Migration,
+        /// What the configuration says about devices without a key; see [`super::Ledger::enforcement`].
+        enforcement: bool,
+    },
+    /// The new device has proven itself: the migration is over.
+    EndMigration {
+        /// Which Worker.
+        worker: WorkerId,
+        /// As it is noted.
+        note: Migration,
+    },
+    /// Gives the Worker back to `note.from`, under a new epoch; to nobody when that device is not free any more, or there was none.
+    RollBackMigration {
+        /// Which Worker.
+        worker: WorkerId,
+        /// As it is noted.
+        note: Migration,
     },
     /// Returns the device to the pool; the Worker is untouched (K30).
     Unbind {
@@ -294,6 +317,9 @@ impl Change {
             Self::EditDevice { .. } => "device-edit",
             Self::Bind { .. } | Self::BindAll { .. } => "bind",
             Self::RotateCredentials { .. } => "credentials-rotate",
+            Self::Migrate { .. } => "migrate",
+            Self::EndMigration { .. } => "migrate-end",
+            Self::RollBackMigration { .. } => "migrate-rollback",
             Self::Unbind { .. } => "unbind",
             Self::Revoke { .. } => "revoke",
             Self::Purge { .. } => "purge",
@@ -339,6 +365,8 @@ impl Change {
             | Self::Label { mac, .. } => device(mac),
             Self::Bind { mac, worker, .. } => vec![(Some(*mac), worker.to_string())],
             Self::BindAll { pairs, .. } => pairs.iter().map(|(mac, worker)| (Some(*mac), worker.to_string())).collect(),
+            Self::Migrate { worker, note, .. } | Self::EndMigration { worker, note } => vec![(Some(note.to), worker.to_string())],
+            Self::RollBackMigration { worker, note } => vec![(note.from.or(Some(note.to)), worker.to_string())],
             Self::CreateWorkers { workers } => workers.iter().map(|worker| (None, worker.to_string())).collect(),
             Self::RotateCredentials { worker }
             | Self::CreateWorker { worker }

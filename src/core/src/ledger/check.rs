@@ -2,9 +2,11 @@
 
 use super::records::{Contradiction, Files, Records};
 use super::rules::check_disk;
-use super::schema::{Device, DeviceState, Worker, key_hash};
+use super::schema::{Device, DeviceState, Migration, Worker, key_hash};
 use super::unread::Unread;
 use super::view::{LAST_GENERATION, Ledger};
+use crate::id::{MacAddr, WorkerId};
+use jiff::SignedDuration;
 use std::collections::{HashMap, HashSet};
 
 /// Said of a number above [`LAST_GENERATION`].
@@ -64,6 +66,12 @@ impl Records {
             // An epoch is a generation: none may lie ahead, or it would be given out twice.
             ledger.generation = ledger.generation.max(device.epoch);
         }
+        for (id, worker) in &workers {
+            let Some(note) = &worker.migration else { continue };
+            let holder = ledger.bound.get(id).copied();
+            check_migration(id, note, holder).map_err(|what| Contradiction { file: "workers.yml", record: id.to_string(), what })?;
+            ledger.migrating.insert(id.clone());
+        }
         (ledger.devices, ledger.workers) = (devices, workers);
         ledger.weigh();
         Ok(ledger)
@@ -106,6 +114,19 @@ impl Ledger {
             _ => Ok(()),
         }
     }
+}
+
+/// A note that does not say what the binding says would give the Worker to the wrong device when its time is up.
+fn check_migration(id: &WorkerId, note: &Migration, holder: Option<MacAddr>) -> Result<(), String> {
+    let Migration { from, to, since, until } = note;
+    if holder != Some(*to) {
+        let is = holder.map_or_else(|| "to no device".to_owned(), |mac| format!("to {mac}"));
+        return Err(format!("Worker {id} is on its way to device {to}, but bound {is}; bind {to} to it, or remove its migration"));
+    }
+    if *from == Some(*to) || until.duration_since(*since) <= SignedDuration::ZERO {
+        return Err(format!("the migration of Worker {id} is from a device to another one, and until a time after since; remove it"));
+    }
+    Ok(())
 }
 
 fn check_device(device: &Device) -> Result<(), String> {

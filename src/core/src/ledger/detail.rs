@@ -92,6 +92,8 @@ impl Change {
             Self::Bind { force, .. } | Self::BindAll { force, .. } => words.when(*force, "force"),
             Self::Rekey { until, signed, .. } => words.until(*until).when(*signed, "signed"),
             Self::ReplaceKey { old, new, .. } => words.given("old", key_hash(old)).given("new", key_hash(new)),
+            Self::Migrate { note, .. } => words.given("from", note.from).until(Some(note.until)),
+            Self::RollBackMigration { note, .. } => words.value("to", note.to),
             Self::Label { labels, .. } => words.value("labels", labels.len()),
             Self::AddDisk { disk, .. } => words.value("size_bytes", disk.size_bytes).value("agent", &disk.agent),
             Self::ResizeDisk { size_bytes, .. } => words.value("size_bytes", size_bytes),
@@ -117,6 +119,7 @@ impl Change {
             Self::AddJoinToken { token } => words.until(Some(token.expires_at)),
             Self::Report { .. }
             | Self::RotateCredentials { .. }
+            | Self::EndMigration { .. }
             | Self::Unbind { .. }
             | Self::Revoke { .. }
             | Self::Purge { .. }

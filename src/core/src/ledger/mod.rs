@@ -23,7 +23,9 @@ pub mod view;
 mod weight;
 
 pub use change::{Change, Outcome, Rejected};
-pub use schema::{Agent, BootSettings, Device, DeviceState, Disk, DiskSource, Fingerprint, JoinToken, MasterTags, Role, Source, Worker};
+pub use schema::{
+    Agent, BootSettings, Device, DeviceState, Disk, DiskSource, Fingerprint, JoinToken, MasterTags, Migration, Role, Source, Worker,
+};
 pub use unread::Unread;
 pub use view::{Ledger, Settings};
 pub use weight::MAX_WEIGHT;

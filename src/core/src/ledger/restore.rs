@@ -1,6 +1,6 @@
 //! What becomes of the ledger of a backup when it is put in the place of another one.
 
-use super::schema::{Device, DeviceState};
+use super::schema::{Device, DeviceState, Worker};
 use super::view::{LAST_GENERATION, Ledger};
 use crate::time::Wall;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ impl Ledger {
     /// is 0 when nothing of it reads. Credentials that were given out after the backup are worthless: every bound device gets an
     /// epoch that no appliance with this ledger's past has given out, also when the same backup was restored before and nothing is
     /// left that tells of it: time (`now`) and chance (`random`) make every leap another one. And a restore opens nothing: window,
-    /// rekey orders and join tokens, which may have been used or withdrawn since, are gone. `None`: the generation is at its end
+    /// rekey orders and join tokens, which may have been used or withdrawn since, are gone. A migration is over, its device stays. `None`: the generation is at its end
     /// ([`LAST_GENERATION`]).
     #[must_use]
     pub fn after_restore(mut self, present: u64, now: Wall, random: u64) -> Option<Self> {
@@ -37,6 +37,11 @@ impl Ledger {
         for device in devices {
             let epoch = if device.state == DeviceState::Bound { self.generation } else { device.epoch };
             self.devices.insert(device.mac, Arc::new(Device { epoch, rekey_until: None, rekey_signed: false, ..Device::clone(&device) }));
+        }
+        for id in std::mem::take(&mut self.migrating) {
+            if let Some(worker) = self.workers.get(&id) {
+                self.keep_worker(Worker { migration: None, ..Worker::clone(worker) });
+            }
         }
         Some(self)
     }

@@ -8,7 +8,7 @@ use super::unread::Unread;
 use super::weight::Weights;
 use crate::id::{AgentName, FileName, MacAddr, WorkerId};
 use crate::time::Wall;
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
 use std::sync::Arc;
 
 /// Nobody comes here by changes and restores, only by hand; behind it a change would not be told from none any more.
@@ -40,6 +40,8 @@ pub struct Ledger {
     pub workers: OrdMap<WorkerId, Arc<Worker>>,
     /// Derived index of bound devices: `worker_id` to MAC.
     pub bound: OrdMap<WorkerId, MacAddr>,
+    /// Derived index of Workers with a migration that is not over.
+    pub migrating: OrdSet<WorkerId>,
     /// Derived index of what names a disk (tag, NQN, file, UUID; their forms differ) to its Worker.
     pub disk_names: OrdMap<String, WorkerId>,
     /// Tags of master images, by file.

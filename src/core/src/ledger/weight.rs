@@ -11,6 +11,8 @@ pub const MAX_WEIGHT: u64 = 192 * 1024 * 1024;
 /// Keys, names, times, the public key, and what a device says of itself (ten values of at most 128 octets).
 const DEVICE: u64 = 1240 + 10 * 128 * ESCAPED;
 const WORKER: u64 = 600;
+/// Two MACs, two times, their keys.
+const MIGRATION: u64 = 200;
 /// Its names are up to 255 octets long.
 const DISK: u64 = 1500;
 const LABEL: u64 = 16;
@@ -32,7 +34,7 @@ pub(super) fn of_device(device: &Device) -> u64 {
 
 pub(super) fn of_worker(worker: &Worker) -> u64 {
     let disks = worker.disks.iter().map(|disk| DISK + text(&disk.remark)).sum::<u64>();
-    WORKER + disks + text(&worker.error)
+    WORKER + disks + text(&worker.error) + if worker.migration.is_some() { MIGRATION } else { 0 }
 }
 
 /// What the two large files weigh.
@@ -71,11 +73,17 @@ impl Ledger {
 
     pub(super) fn keep_worker(&mut self, worker: Worker) {
         let is = of_worker(&worker);
+        if worker.migration.is_some() {
+            self.migrating.insert(worker.worker_id.clone());
+        } else {
+            self.migrating.remove(&worker.worker_id);
+        }
         let was = self.workers.insert(worker.worker_id.clone(), Arc::new(worker)).map_or(0, |w| of_worker(&w));
         self.weights.workers = self.weights.workers.saturating_add(is).saturating_sub(was);
     }
 
     pub(super) fn forget_worker(&mut self, id: &WorkerId) {
+        self.migrating.remove(id);
         let was = self.workers.remove(id).map_or(0, |w| of_worker(&w));
         self.weights.workers = self.weights.workers.saturating_sub(was);
     }

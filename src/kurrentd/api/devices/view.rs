@@ -4,6 +4,7 @@ use super::super::Api;
 use super::super::body::Segments;
 use super::super::names::{Address, MacAddress, Time, WorkerName};
 use super::super::problem::Problem;
+use super::super::workers::NoteView;
 use crate::ledger::knocking::Knock;
 use axum::Json;
 use axum::extract::State;
@@ -123,6 +124,10 @@ pub(in crate::api) struct DeviceView {
     address: Option<Ipv4Addr>,
     /// How far its latest boot is; empty when none was seen.
     last_boot: String,
+    /// When a Worker is on its way to it or from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    migration: Option<NoteView>,
     /// After a change: `followed`, or why the data plane has not yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -156,6 +161,7 @@ impl DeviceView {
             fingerprint: d.fingerprint.into(),
             address,
             last_boot,
+            migration: None,
             data_plane: None,
             warning: None,
         }
@@ -170,7 +176,8 @@ impl DeviceView {
 /// One device; `data_plane` after a change.
 pub(super) fn view(api: &Api, device: &Device, data_plane: Option<String>) -> DeviceView {
     let address = api.shared.address_of(device.mac);
-    DeviceView { data_plane, ..DeviceView::new(device, address, api.shared.timelines.summary(device.mac)) }
+    let migration = NoteView::of_device(&api.shared.ledger.snapshot(), device.mac);
+    DeviceView { migration, data_plane, ..DeviceView::new(device, address, api.shared.timelines.summary(device.mac)) }
 }
 
 /// A step of a boot.

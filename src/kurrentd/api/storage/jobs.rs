@@ -50,6 +50,8 @@ pub(in crate::api) struct Job {
     finished_at: Option<Wall>,
     /// Why it takes so long, if there is something to know.
     warning: String,
+    /// Where it is, in words; empty when the bytes say it.
+    doing: String,
     /// Path of what it made, when done.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -95,6 +97,8 @@ enum KindWord {
     Clone,
     Create,
     Import,
+    /// Moves a Worker to another device.
+    Migrate,
 }
 
 impl From<JobView> for Job {
@@ -110,6 +114,7 @@ impl From<JobView> for Job {
             started_at: job.started_at,
             finished_at: job.finished_at,
             warning: job.warning,
+            doing: job.doing,
             result: job.result,
             disk: job.disk.map(Into::into),
             code: job.code,
@@ -154,7 +159,8 @@ async fn get_job(State(api): State<Api>, path: Segments) -> Result<Json<Job>, Pr
 
 /// Cancel a job
 ///
-/// The answer comes when it has cleared away what it made. What is being recorded, or has ended, is not cancelled.
+/// The answer comes when it has cleared away what it made; a migration gives the Worker back. What is being recorded, or has
+/// ended, is not cancelled.
 #[utoipa::path(delete, path = "/v1/jobs/{id}", tag = "jobs", responses((status = 200, description = "It is cancelled", body = Job)))]
 async fn cancel_job(State(api): State<Api>, path: Segments) -> Result<Json<Job>, Problem> {
     let id = path.text("id");

@@ -2,6 +2,7 @@
 
 mod batch;
 mod live;
+mod migrate;
 mod view;
 
 use super::body::{Body, Query, Segments};
@@ -21,6 +22,7 @@ use axum::response::{IntoResponse, Response};
 use kurrent_core::id::{FileName, OsTag, WorkerId};
 use kurrent_core::ledger::view::Readiness;
 use kurrent_core::ledger::{Change, Disk, Ledger, Worker};
+pub(super) use migrate::NoteView;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -36,6 +38,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(set_boot))
         .merge(batch::routes())
         .merge(live::routes())
+        .merge(migrate::routes())
 }
 
 pub(super) fn worker_of<'l>(ledger: &'l Ledger, id: &WorkerId) -> Result<&'l Worker, Problem> {

@@ -1,6 +1,7 @@
 //! What is shown of a Worker and its disks, and the form of its boot settings.
 
 use super::super::names::{DiskFile, DiskTag, MacAddress, NodeName, QualifiedName, SystemName, SystemVersion, Time, WorkerName};
+use super::NoteView;
 use kurrent_core::id::{AgentName, FileName, MacAddr, Nqn, OsName, OsTag, OsVersion, WorkerId};
 use kurrent_core::ledger::schema::{BootSettings, DiskSource};
 use kurrent_core::ledger::view::Readiness;
@@ -156,6 +157,10 @@ pub(super) struct WorkerView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<MacAddress>, nullable = false)]
     bound_device: Option<MacAddr>,
+    /// When it is on its way to another device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    migration: Option<NoteView>,
 }
 
 impl WorkerView {
@@ -165,6 +170,7 @@ impl WorkerView {
             state: worker.state(),
             readiness: ledger.readiness(worker),
             bound_device: ledger.bound.get(&worker.worker_id).copied(),
+            migration: w.migration.map(|note| NoteView::new(worker.worker_id.clone(), note)),
             worker_id: w.worker_id,
             created_at: w.created_at,
             default_disk: w.default_disk,

@@ -14,6 +14,18 @@ pub enum Kind {
     Create,
     /// Receives a master.
     Import,
+    /// Moves a Worker to another device.
+    Migrate,
+}
+
+impl Kind {
+    /// What takes its result back.
+    pub(super) fn undone_by(self) -> &'static str {
+        match self {
+            Self::Clone | Self::Create | Self::Import => "delete what it made",
+            Self::Migrate => "migrate the Worker back",
+        }
+    }
 }
 
 /// Where a job stands.
@@ -70,6 +82,9 @@ pub struct JobView {
     /// Why it takes so long, if there is something to know.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub warning: String,
+    /// Where it is, in words, when bytes do not say it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub doing: String,
     /// Path of what it made, when done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,

@@ -176,7 +176,9 @@ impl Next {
         // K29: the new binding is written before the old one is cleared; both are one generation.
         if let Some(left) = device.bound_worker_id.replace(worker.clone()) {
             self.ledger.bound.remove(&left);
+            self.forget_migration(&left);
         }
+        self.forget_migration(worker);
         device.state = DeviceState::Bound;
         device.epoch = self.generation;
         self.ledger.bound.insert(worker.clone(), mac);
