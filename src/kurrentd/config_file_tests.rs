@@ -61,7 +61,7 @@ fn every_fault_has_its_line_and_says_what_to_do() {
         ("spec:\n  zzzzzzzzzz: 1\n", 4, "valid here: networking, dhcp"),
         ("spec:\n  http:\n    bootPort: eighty\n", 5, "'eighty' is not valid for spec.http.bootPort; write a TCP port"),
         ("spec:\n  http:\n    bootPort: 65536\n", 5, "1 to 65535"),
-        ("spec:\n  http:\n    bootPort: 8080\n", 5, "the same"),
+        ("spec:\n  http:\n    bootPort: 8443\n", 5, "the same"),
         ("spec:\n  http:\n    bootPort: [1, 2]\n", 5, "bootPort"),
         ("spec:\n  http:\n    bootPort:\n      a: b\n", 6, "wrong"),
         ("spec:\n  http: 80\n", 4, "http"),

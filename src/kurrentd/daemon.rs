@@ -65,6 +65,7 @@ pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<Ending> {
     } else {
         boot_network(&shared);
     }
+    keep(&shared, "tls", crate::tls::serve);
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let api = keep(&shared, "api", move |shared| crate::api::serve(shared, token.clone(), stopped.clone()));
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;

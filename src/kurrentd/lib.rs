@@ -27,5 +27,6 @@ pub mod state_check;
 pub mod status;
 pub mod storage;
 pub mod timelines;
+pub mod tls;
 pub mod uplink;
 pub mod yaml;

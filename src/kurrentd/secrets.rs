@@ -53,18 +53,25 @@ pub fn first_run_token(folder: &Path) -> anyhow::Result<Token> {
     Ok(Token(text))
 }
 
+/// A secret file, if it is there; closed to others when it was not.
+///
+/// # Errors
+/// It can not be read, or is larger than `max` octets.
+pub fn read(path: &Path, max: u64) -> anyhow::Result<Option<Zeroizing<Vec<u8>>>> {
+    let octets = store::read(path, max).with_context(|| format!("reading {}", path.display()))?.map(Zeroizing::new);
+    if octets.is_some() && path.metadata()?.permissions().mode() & 0o077 != 0 {
+        tracing::warn!("{} was readable by others; it is not any more", path.display());
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(octets)
+}
+
 /// The text of a file of one secret, without spaces around it; made first when it is not there.
 ///
 /// # Errors
 /// It can not be read or written.
 pub fn read_or_make(path: &Path, make: impl FnOnce() -> String) -> anyhow::Result<Zeroizing<String>> {
-    let octets = store::read(path, MAX_BYTES).with_context(|| format!("reading {}", path.display()))?.map(Zeroizing::new);
-    if let Some(octets) = octets {
-        let mode = path.metadata()?.permissions().mode();
-        if mode & 0o077 != 0 {
-            tracing::warn!("{} was readable by others; it is not any more", path.display());
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        }
+    if let Some(octets) = read(path, MAX_BYTES)? {
         return Ok(Zeroizing::new(String::from_utf8_lossy(&octets).trim().to_owned()));
     }
     let text = Zeroizing::new(make());

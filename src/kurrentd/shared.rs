@@ -98,6 +98,8 @@ pub struct Shared {
     pub server_key: crate::identity::Identity,
     /// Workers on their way to another device.
     pub migrations: crate::migrations::Migrations,
+    /// What TLS connections are answered with.
+    pub tls: Arc<crate::tls::Tls>,
     /// What is wrong now, for the log, the API and the screen.
     pub faults: Faults,
     /// One backup or restore at a time: each takes memory for its key.
@@ -164,6 +166,7 @@ impl Shared {
             audit,
             server_key,
             migrations: crate::migrations::Migrations::default(),
+            tls: Arc::default(),
             faults: Faults::default(),
             archives: tokio::sync::Mutex::default(),
             restart: tokio::sync::Notify::default(),

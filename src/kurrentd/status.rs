@@ -5,7 +5,7 @@ use crate::shared::{Shared, SharedRef};
 use kurrent_core::config::Config;
 use kurrent_core::init::Status;
 use kurrent_core::ledger::{DeviceState, Ledger};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -65,6 +65,7 @@ pub fn compose(shared: &Shared, token: &Token) -> Status {
         serving: !unreadable,
         api: api_addresses(&shared.config),
         first_run_token: Some(token.reveal().to_owned()),
+        ca_fingerprint: shared.tls.ca_fingerprint(),
         devices: if unreadable { "unknown: the ledger does not read".into() } else { counts(&ledger) },
         device: recent(shared, &ledger),
         faults: shared.all_faults(),
@@ -72,15 +73,18 @@ pub fn compose(shared: &Shared, token: &Token) -> Status {
     }
 }
 
-/// Where the API answers, one URL per address of this host; or the one address that it is served on.
+/// Where the API answers, one URL per address of this host, IPv4 first; or the one address that it is served on. Addresses that are
+/// good on one link only are left out.
 #[must_use]
 pub fn api_addresses(config: &Config) -> Vec<String> {
-    let url = |address| format!("http://{}", SocketAddr::new(address, config.api_port));
+    let url = |address| format!("https://{}", SocketAddr::new(address, config.api_port));
     if let Some(address) = config.api_address {
         return vec![url(address)];
     }
-    let addresses = kurrent_sys::link::addresses().unwrap_or_default();
-    addresses.into_iter().filter(|a| !a.address.is_loopback()).map(|a| url(a.address.into())).collect()
+    let v4 = kurrent_sys::link::addresses().unwrap_or_default().into_iter().map(|a| IpAddr::from(a.address));
+    let v6 = kurrent_sys::link::addresses6().unwrap_or_default().into_iter().filter(|a| !a.address.is_unicast_link_local());
+    let all = v4.chain(v6.map(|a| a.address.into()));
+    all.filter(|a| !a.is_loopback()).map(url).collect()
 }
 
 fn counts(ledger: &Ledger) -> String {

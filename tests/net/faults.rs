@@ -63,10 +63,10 @@ fn a_corrupt_ledger_stops_what_it_governs_and_nothing_is_freed() -> Result<()> {
 fn a_taken_port_stops_only_what_needs_it_and_is_tried_again() -> Result<()> {
     let net = Net::new("taken-port")?;
     let client = net.client(MAC)?;
-    let taken = netns::enter(net.netns(), || TcpListener::bind("0.0.0.0:8080"))?.context("take the API's port")?;
+    let taken = netns::enter(net.netns(), || TcpListener::bind("0.0.0.0:8443"))?.context("take the API's port")?;
     let _daemon = net.serve()?;
     wait_for("the screen tells of the port", || {
-        status(&net).contains("fault=api: port 8080 can not be bound; stop what uses it, or change spec.http.apiPort")
+        status(&net).contains("fault=api: port 8443 can not be bound; stop what uses it, or change spec.http.apiPort")
     })?;
     ensure!(has_lease(&client)?, "no lease");
     ensure!(listens(&net, 80)?, "the boot plane does not serve");

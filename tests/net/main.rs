@@ -15,6 +15,7 @@ mod faults;
 mod fuzz;
 mod holders;
 mod http;
+mod https;
 mod ipv6;
 mod migrate;
 mod net;

@@ -123,6 +123,11 @@ impl Net {
         self.daemon.replace(Some(daemon));
     }
 
+    /// `kill -9` for the daemon that is kept.
+    pub fn daemon_ends(&self) -> Result<()> {
+        self.daemon.replace(None).context("a daemon").map(Daemon::kill)
+    }
+
     /// The API, once the daemon answers; nothing when it has ended before.
     pub fn up(&self, daemon: &mut Daemon) -> Result<Option<Api>> {
         let mut api = None;
@@ -160,9 +165,11 @@ impl Net {
     pub fn api(&self) -> Result<Api> {
         let token = fs::read_to_string(self.path("state/secrets/first-run-token")).context("read the first-run token")?;
         Ok(Api {
-            address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080),
+            address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8443),
             token: token.trim().to_owned(),
             netns: Some(self.netns().to_owned()),
+            // From loopback.
+            ca: None,
         })
     }
 

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 const AFTER: &str = "\
 Which appliance, and who asks:
   Flags come before the environment, the environment before the current context (`kurrent context --help`).
-  KURRENT_URL, KURRENT_TOKEN_FILE, KURRENT_TOKEN and KURRENT_CONTEXT are read. The token is never on the command line, where
+  KURRENT_URL, KURRENT_TOKEN_FILE, KURRENT_TOKEN, KURRENT_CONTEXT, KURRENT_CA_FILE and KURRENT_CA_FINGERPRINT are read. The token is never on the command line, where
   every user of this host could read it, and a context's token goes to that context's address only.
   The appliance's console shows the first-run token.
 
@@ -29,7 +29,7 @@ Exit codes:
   4 the token is missing or wrong         130 ended with Ctrl-C
 
 Examples:
-  kurrent context add lab --url http://10.77.0.1:8080 --token-file ~/.kurrent-token
+  kurrent context add lab --url https://10.77.0.1:8443 --token-file ~/.kurrent-token
   kurrent status
   kurrent window open --minutes 10              # let new machines register themselves
   kurrent device knocking                       # who would like to
@@ -44,7 +44,7 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(name = "kurrent", version, after_help = AFTER)]
 pub struct Arguments {
-    /// Where the API is: http://ADDRESS:8080 [env: KURRENT_URL].
+    /// Where the API is: https://ADDRESS:8443 [env: KURRENT_URL].
     #[arg(long, global = true)]
     pub url: Option<String>,
     /// File that holds the token [env: KURRENT_TOKEN_FILE].
@@ -53,6 +53,12 @@ pub struct Arguments {
     /// An appliance from the contexts file [env: KURRENT_CONTEXT].
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
+    /// Certificate of the CA that the appliance's has to come from, as PEM [env: KURRENT_CA_FILE].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Fingerprint of that CA, as the appliance's screen shows it [env: KURRENT_CA_FINGERPRINT].
+    #[arg(long, global = true, value_name = "SHA256", value_parser = crate::trust::fingerprint, conflicts_with = "ca")]
+    pub ca_fingerprint: Option<crate::trust::Fingerprint>,
     /// Form of the answer.
     #[arg(short, long, global = true, value_enum, default_value_t = Form::Table)]
     pub output: Form,
@@ -166,6 +172,9 @@ pub enum Command {
     /// Put a backup in the place of what the appliance has.
     #[command(after_help = "Examples:\n  kurrent restore monday.kurrent --dry-run\n  kurrent restore monday.kurrent")]
     Restore(system::Restore),
+    /// The certificate of the appliance's CA, for browsers and other programs (`kurrent status` has its fingerprint).
+    #[command(after_help = "Example:\n  kurrent ca > kurrent-ca.crt")]
+    Ca,
     /// The API itself.
     #[command(subcommand, after_help = "Example:\n  kurrent api openapi > openapi.json")]
     Api(system::Api),

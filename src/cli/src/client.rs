@@ -5,8 +5,9 @@
 
 mod answer;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, TrustSource};
 use crate::failure::Failure;
+use crate::trust::{self, Trust};
 pub use answer::Answer;
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Incoming};
@@ -14,7 +15,9 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, IF_M
 use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use std::net::IpAddr;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -26,8 +29,9 @@ const JSON: &str = "application/json";
 
 /// Where the API is, and who asks.
 pub struct Client {
-    host: String,
-    port: u16,
+    place: Place,
+    /// For https.
+    trust: Option<Trust>,
     url: String,
     authorization: HeaderValue,
 }
@@ -54,16 +58,32 @@ enum NoAnswer {
 impl Client {
     /// Checks the URL and reads the token.
     pub fn new(connection: &Connection) -> Result<Self, Failure> {
-        let (host, port) = address(&connection.url, &connection.url_from)?;
+        let place = Place::parse(&connection.url, &connection.url_from)?;
+        place.may_be_told_a_token(&connection.url)?;
+        let trust = connection.trust.as_ref().filter(|_| place.tls).map(TrustSource::read).transpose()?;
+        if place.tls && trust.is_none() {
+            let what =
+                "no CA is known for it; kurrent context add NAME --url URL asks for it once, or give --ca FILE or --ca-fingerprint SHA256";
+            return Err(Failure::local(format!("{}: {what}", connection.url)));
+        }
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", connection.token()?))
             .map_err(|_| Failure::local("the token holds characters that no token has"))?;
         authorization.set_sensitive(true);
-        Ok(Self { host, port, url: connection.url.trim_end_matches('/').to_owned(), authorization })
+        Ok(Self { place, trust, url: connection.url.trim_end_matches('/').to_owned(), authorization })
     }
 
     /// `GET`.
     pub async fn get(&self, path: &str) -> Result<Value, Failure> {
         Ok(self.get_tagged(path).await?.body)
+    }
+
+    /// `GET` of what is not JSON.
+    pub async fn get_text(&self, path: &str) -> Result<String, Failure> {
+        let asked = async {
+            let response = self.send(&Method::GET, path, full(Bytes::new()), &Order::default()).await.map_err(|e| self.failed(e, false))?;
+            answer::text(response, &self.url).await
+        };
+        tokio::time::timeout(ANSWER_WITHIN, asked).await.unwrap_or_else(|_| Err(self.late()))
     }
 
     /// `GET`, with the ETag.
@@ -158,14 +178,13 @@ impl Client {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync,
     {
-        let connected = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect((self.host.as_str(), self.port))).await;
-        let stream = match connected {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(NoAnswer::NotConnected(self.unreachable(&format!("{error}; {}", advice(&error))))),
-            Err(_) => {
-                let what = "no answer; check the address, the cable and firewalls between";
-                return Err(NoAnswer::NotConnected(self.unreachable(what)));
+        let stream = self.place.connect().await.map_err(|what| NoAnswer::NotConnected(self.unreachable(&what)))?;
+        let stream: Box<dyn Stream> = match &self.trust {
+            Some(trust) => {
+                let secured = trust::secure(&self.place, stream, trust).await;
+                Box::new(secured.map_err(|e| NoAnswer::NotConnected(e.failure(&self.url)))?)
             }
+            None => Box::new(stream),
         };
         let lost = |e: hyper::Error| NoAnswer::Lost(e.to_string());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
@@ -173,7 +192,7 @@ impl Client {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header(HOST, format!("{}:{}", self.host, self.port))
+            .header(HOST, self.place.authority())
             .header(AUTHORIZATION, self.authorization.clone())
             .header(CONTENT_TYPE, order.content_type.unwrap_or(JSON))
             .header(ACCEPT, order.accept.unwrap_or(JSON));
@@ -211,21 +230,68 @@ impl Client {
     }
 }
 
-/// Host and port of an appliance's URL; `from` is what named it.
-pub fn address(url: &str, from: &str) -> Result<(String, u16), Failure> {
-    let wrong =
-        |what: &str| Failure::local(format!("{url:?} (from {from}) is no address of an appliance: {what}; write http://ADDRESS:8080"));
-    let uri: Uri = url.parse().map_err(|_| wrong("it does not read as a URL"))?;
-    match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => return Err(wrong("the appliance does not speak TLS yet")),
-        _ => return Err(wrong("it does not start with http://")),
+/// A connection, secured or not.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Where an appliance's API is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Name or address, an IPv6 one without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// https.
+    pub tls: bool,
+}
+
+impl Place {
+    /// Reads a URL; `from` is what named it.
+    pub fn parse(url: &str, from: &str) -> Result<Self, Failure> {
+        address(url, from)
     }
+
+    /// Connects; why not, and what to check.
+    pub async fn connect(&self) -> Result<TcpStream, String> {
+        let connecting = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect((self.host.as_str(), self.port)));
+        let connected = connecting.await.map_err(|_| "no answer; check the address, the cable and firewalls between".to_owned())?;
+        connected.map_err(|error| format!("{error}; {}", advice(&error)))
+    }
+
+    /// Only loopback gets a token in clear.
+    pub fn may_be_told_a_token(&self, url: &str) -> Result<(), Failure> {
+        let loopback = self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|a| a.to_canonical().is_loopback());
+        if self.tls || loopback {
+            return Ok(());
+        }
+        let authority = self.authority();
+        Err(Failure::local(format!(
+            "{url}: a token goes over plain http to this host only, everybody between could read it; use https://{authority}"
+        )))
+    }
+
+    /// `host:port`.
+    fn authority(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+fn address(url: &str, from: &str) -> Result<Place, Failure> {
+    let wrong =
+        |what: &str| Failure::local(format!("{url:?} (from {from}) is no address of an appliance: {what}; write https://ADDRESS:8443"));
+    let uri: Uri = url.parse().map_err(|_| wrong("it does not read as a URL"))?;
+    let tls = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return Err(wrong("it does not start with https://")),
+    };
     if !uri.path().trim_end_matches('/').is_empty() || uri.query().is_some() {
         return Err(wrong("it has a path"));
     }
     let host = uri.host().ok_or_else(|| wrong("it has no host"))?.trim_matches(['[', ']']).to_owned();
-    Ok((host, uri.port_u16().unwrap_or(80)))
+    Ok(Place { host, port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }), tls })
 }
 
 fn full(octets: Bytes) -> Full<Bytes> {

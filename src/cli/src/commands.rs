@@ -25,15 +25,15 @@ use std::path::PathBuf;
 
 /// Carries out a command.
 pub async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { url, token_file, context, output: form, command } = arguments;
-    let flags = Flags { url, token_file, context };
+    let Arguments { url, token_file, context, ca, ca_fingerprint, output: form, command } = arguments;
+    let flags = Flags { url, token_file, context, ca, ca_fingerprint };
     let variable = |name: &str| std::env::var(name).ok();
     let path = place(variable);
     match command {
         Command::Completions { shell } => return completions(shell),
         Command::Context(command) => {
             let path = path.ok_or_else(|| Failure::local("there is no place for contexts; set HOME or XDG_CONFIG_HOME"))?;
-            return context::run(form, command, &flags, &path);
+            return context::run(form, command, &flags, &path).await;
         }
         _ => {}
     }
@@ -63,6 +63,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Audit(filter) => system::audit(&session, filter).await,
         Command::Backup(wanted) => archive::backup(&session, wanted).await,
         Command::Restore(wanted) => archive::restore(&session, wanted).await,
+        Command::Ca => system::ca(&session).await,
         Command::Api(Api::Openapi) => system::openapi(&session).await,
         // Both are done above, without an appliance.
         Command::Context(_) | Command::Completions { .. } => Ok(()),

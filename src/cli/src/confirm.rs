@@ -10,7 +10,12 @@ const MAX_PASSPHRASE_OCTETS: u64 = 4096;
 
 /// Whether a person is there to be asked. Scripts said what they mean.
 pub fn needed(sure: Sure) -> bool {
-    !sure.yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+    !sure.yes && possible()
+}
+
+/// Whether there is a terminal to ask on.
+pub fn possible() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
 /// Goes on only after a yes.

@@ -2,12 +2,13 @@
 
 use crate::contexts::{Contexts, Entry};
 use crate::failure::{Failure, Problem};
+use crate::trust::{Ca, Fingerprint, Trust};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Where the API is when nobody says anything: on this host.
-const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+const DEFAULT_URL: &str = "http://127.0.0.1:8443";
 const MAX_TOKEN_OCTETS: u64 = 4096;
 
 /// What the command line says.
@@ -19,6 +20,10 @@ pub struct Flags {
     pub token_file: Option<PathBuf>,
     /// `--context`.
     pub context: Option<String>,
+    /// `--ca`.
+    pub ca: Option<PathBuf>,
+    /// `--ca-fingerprint`.
+    pub ca_fingerprint: Option<Fingerprint>,
 }
 
 /// What is meant.
@@ -30,6 +35,35 @@ pub struct Connection {
     pub url_from: String,
     /// Where the token is.
     pub token: Option<TokenSource>,
+    /// Whose certificates are believed, for https.
+    pub trust: Option<TrustSource>,
+}
+
+/// Where it stands which CA is trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrustSource {
+    /// In this file.
+    File(PathBuf),
+    /// It is the one with this fingerprint.
+    Fingerprint(Fingerprint),
+}
+
+impl TrustSource {
+    /// Reads the file.
+    pub fn read(&self) -> Result<Trust, Failure> {
+        match self {
+            Self::File(path) => Ca::read(path).map(Trust::Ca),
+            Self::Fingerprint(fingerprint) => Ok(Trust::Fingerprint(*fingerprint)),
+        }
+    }
+}
+
+impl Flags {
+    /// What the command line says of the CA.
+    pub fn trust(&self) -> Option<TrustSource> {
+        let file = self.ca.clone().map(TrustSource::File);
+        file.or_else(|| self.ca_fingerprint.map(TrustSource::Fingerprint))
+    }
 }
 
 /// Where a token is.
@@ -71,7 +105,19 @@ pub fn resolve(
     let token = token.or_else(|| variable("KURRENT_TOKEN_FILE").map(|path| TokenSource::File(path.into())));
     let token = token.or_else(|| variable("KURRENT_TOKEN").map(|_| TokenSource::Variable));
     let token = token.or_else(|| context.as_ref().filter(same).and_then(token_of));
-    Ok(Connection { url, url_from, token })
+
+    let ca_of = |(_, entry): &(String, &Entry)| entry.ca_path(contexts_path, home.as_deref()).map(TrustSource::File);
+    let trust = flags.trust().or_else(|| flag_context.as_ref().filter(same).and_then(ca_of));
+    let trust = trust.or_else(|| variable("KURRENT_CA_FILE").map(|path| TrustSource::File(path.into())));
+    let trust = match (trust, variable("KURRENT_CA_FINGERPRINT")) {
+        (None, Some(text)) => {
+            let wrong = |what| Failure::local(format!("KURRENT_CA_FINGERPRINT: {what}"));
+            Some(TrustSource::Fingerprint(crate::trust::fingerprint(&text).map_err(wrong)?))
+        }
+        (trust, _) => trust,
+    };
+    let trust = trust.or_else(|| context.as_ref().filter(same).and_then(ca_of));
+    Ok(Connection { url, url_from, token, trust })
 }
 
 impl Connection {
@@ -111,7 +157,7 @@ mod tests {
     fn resolved(flags: [&str; 3], environment: &[(&str, &str)]) -> String {
         let set = |text: &str| Some(text.to_owned()).filter(|t| !t.is_empty());
         let [url, token_file, context] = flags;
-        let flags = Flags { url: set(url), token_file: set(token_file).map(PathBuf::from), context: set(context) };
+        let flags = Flags { url: set(url), token_file: set(token_file).map(PathBuf::from), context: set(context), ..Flags::default() };
         let variable = |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
         match resolve(&flags, variable, &contexts(), Path::new("/c")) {
             Err(failure) => failure.to_string(),
@@ -149,5 +195,26 @@ mod tests {
         assert_eq!(resolved(["http://elsewhere", "", "lab"], &[]), "http://elsewhere None");
         assert_eq!(resolved(["", "", ""], &[("KURRENT_URL", "http://elsewhere")]), "http://elsewhere None");
         assert_eq!(resolved(["http://lab/", "", ""], &[]), "http://lab/ /lab");
+    }
+
+    #[test]
+    fn the_ca_of_a_context_is_believed_for_its_own_appliance_only() {
+        let text = "current: lab\ncontexts:\n  lab: {url: https://lab, ca: /lab}\n  home: {url: https://home, ca: /home}\n";
+        let contexts = Contexts::parse(text, Path::new("/c")).unwrap();
+        let (one, other) = ("11".repeat(32), [0x22; 32]);
+        let trusted = |flags: Flags, environment: &[(&str, &str)]| {
+            let variable = |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+            resolve(&flags, variable, &contexts, Path::new("/c")).unwrap().trust
+        };
+        let file = |path: &str| Some(TrustSource::File(path.into()));
+        let (fingerprint, of) =
+            (("KURRENT_CA_FINGERPRINT", one.as_str()), |name: &str| Flags { context: Some(name.into()), ..Flags::default() });
+        assert_eq!(trusted(Flags::default(), &[]), file("/lab"));
+        assert_eq!(trusted(of("home"), &[fingerprint]), file("/home"));
+        assert_eq!(trusted(Flags::default(), &[fingerprint]), Some(TrustSource::Fingerprint([0x11; 32])));
+        assert_eq!(trusted(Flags::default(), &[fingerprint, ("KURRENT_CA_FILE", "/env")]), file("/env"));
+        assert_eq!(trusted(Flags { ca_fingerprint: Some(other), ..of("lab") }, &[fingerprint]), Some(TrustSource::Fingerprint(other)));
+        assert_eq!(trusted(Flags { url: Some("https://elsewhere".into()), ..Flags::default() }, &[]), None);
+        assert_eq!(trusted(Flags::default(), &[("KURRENT_URL", "https://elsewhere")]), None);
     }
 }

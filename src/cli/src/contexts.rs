@@ -31,6 +31,9 @@ pub struct Entry {
     /// File that holds the token; `~/` is the user's home, a relative path begins at the contexts file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<String>,
+    /// File with the CA's certificate, found like `token_file`; for https.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
 }
 
 /// `$XDG_CONFIG_HOME/kurrent/contexts.yaml`, or `None` when there is neither that nor a home.
@@ -122,11 +125,19 @@ impl Contexts {
 impl Entry {
     /// Where the token is.
     pub fn token_path(&self, contexts: &Path, home: Option<&str>) -> Option<PathBuf> {
-        let written = self.token_file.as_deref()?;
-        Some(match (written.strip_prefix("~/"), home) {
-            (Some(rest), Some(home)) => Path::new(home).join(rest),
-            _ => contexts.parent().unwrap_or(Path::new("")).join(written),
-        })
+        self.token_file.as_deref().map(|written| found(written, contexts, home))
+    }
+
+    /// Where the CA's certificate is.
+    pub fn ca_path(&self, contexts: &Path, home: Option<&str>) -> Option<PathBuf> {
+        self.ca.as_deref().map(|written| found(written, contexts, home))
+    }
+}
+
+fn found(written: &str, contexts: &Path, home: Option<&str>) -> PathBuf {
+    match (written.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => Path::new(home).join(rest),
+        _ => contexts.parent().unwrap_or(Path::new("")).join(written),
     }
 }
 
@@ -140,13 +151,13 @@ mod tests {
 
     #[test]
     fn a_fault_in_the_contexts_file_is_named_with_its_line() {
-        let good = "current: lab\ncontexts:\n  lab:\n    url: http://10.0.0.1:8080\n    token_file: t\n";
+        let good = "current: lab\ncontexts:\n  lab:\n    url: http://10.0.0.1:8443\n    token_file: t\n";
         assert_eq!(Contexts::parse(good, Path::new("/c.yaml")).unwrap().contexts.len(), 1);
         assert_eq!(Contexts::parse("", Path::new("/c.yaml")).unwrap(), Contexts::default());
         for (text, expected) in [
             (good.replace("token_file: t", "token: SECRET"), "/c.yaml:5: a token does not stand in this file"),
-            (good.replace("token_file", "tokenfile"), "/c.yaml:5: the key 'tokenfile' is not known; valid here: url, token_file"),
-            (good.replace("    url: http://10.0.0.1:8080\n", ""), "the key 'url' is missing"),
+            (good.replace("token_file", "tokenfile"), "/c.yaml:5: the key 'tokenfile' is not known; valid here: url, token_file, ca"),
+            (good.replace("    url: http://10.0.0.1:8443\n", ""), "the key 'url' is missing"),
             (good.replace("current: lab", "current: home"), "/c.yaml:1: the current context 'home' is not in this file"),
             (good.replace("  lab:", "  lab: ["), "/c.yaml:"),
         ] {
@@ -161,7 +172,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kurrent/contexts.yaml");
         assert_eq!(Contexts::read(&path).unwrap(), Contexts::default());
-        let entry = Entry { url: "http://h:8080".into(), token_file: Some("~/t".into()) };
+        let entry = Entry { url: "http://h:8443".into(), token_file: Some("~/t".into()), ca: Some("ca-a.crt".into()) };
         let written = Contexts { current: Some("a".into()), contexts: [("a".to_owned(), entry)].into() };
         written.write(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -172,10 +183,11 @@ mod tests {
 
     #[test]
     fn token_files_are_found_from_home_and_from_the_contexts_file() {
-        let entry = |t: &str| Entry { url: String::new(), token_file: Some(t.into()) };
+        let entry = |t: &str| Entry { url: String::new(), token_file: Some(t.into()), ca: Some(t.into()) };
         let contexts = Path::new("/h/.config/kurrent/contexts.yaml");
         for (written, expected) in [("~/t", "/h/t"), ("/a/t", "/a/t"), ("t", "/h/.config/kurrent/t")] {
             assert_eq!(entry(written).token_path(contexts, Some("/h")), Some(PathBuf::from(expected)));
+            assert_eq!(entry(written).ca_path(contexts, Some("/h")), Some(PathBuf::from(expected)));
         }
     }
 

@@ -11,6 +11,7 @@ mod output;
 mod progress;
 mod session;
 mod sse;
+mod trust;
 mod upload;
 mod watch;
 

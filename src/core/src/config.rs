@@ -24,7 +24,7 @@ pub struct Config {
     /// Most octets a second that the boot plane sends to one device; absent: no limit. For NICs whose firmware hangs at full
     /// speed (ipxe 1023, 1545).
     pub device_rate: Option<u64>,
-    /// TCP port of the API; 8080.
+    /// TCP port of the API; 8443.
     pub api_port: u16,
     /// The one address that the API is served on; absent: all.
     pub api_address: Option<IpAddr>,
@@ -69,7 +69,7 @@ impl Default for Config {
             tftp: Tftp { enabled: true, folder: None, ports: None, single_port: false, allow: Vec::new() },
             boot_port: 80,
             device_rate: None,
-            api_port: 8080,
+            api_port: 8443,
             api_address: None,
             enforcement: true,
             confinement: true,

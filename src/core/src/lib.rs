@@ -23,3 +23,4 @@ pub mod stage1;
 pub mod target;
 pub mod time;
 pub mod timeline;
+pub mod tls;

@@ -185,7 +185,7 @@ mod tests {
             boot_prefix: 24,
             boot_address6: None,
             boot_routes: Vec::new(),
-            api_port: 8080,
+            api_port: 8443,
             uplink: Some(UplinkPlan { interface: InterfaceChoice::Link, mode: UplinkMode::Dhcp }),
         };
         let nic = |index: u32| Some(Nic { index, name: format!("eth{index}"), mac: None, carrier: true });

@@ -9,7 +9,8 @@ use axum::response::Response;
 use kurrent_core::access::{Asker, Refusal, Role, may};
 
 /// What is served although the ledgers do not read: it says what is wrong, or does not need them.
-const WITHOUT_LEDGER: [&str; 9] = [
+const WITHOUT_LEDGER: [&str; 10] = [
+    "/v1/ca",
     "/v1/status",
     "/v1/state",
     "/v1/operations",

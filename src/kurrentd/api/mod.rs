@@ -9,6 +9,7 @@ mod agents;
 mod archives;
 mod batch;
 mod body;
+mod ca;
 mod devices;
 mod dhcp;
 mod etag;
@@ -16,6 +17,7 @@ mod events;
 mod explain;
 mod file_body;
 mod guard;
+mod https;
 mod idempotency;
 mod join_tokens;
 mod leases;
@@ -70,6 +72,7 @@ fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .merge(openapi::routes())
         .merge(system::routes())
+        .merge(ca::routes())
         .merge(settings::routes())
         .merge(events::routes())
         .merge(operations::routes())

@@ -3,28 +3,36 @@
 //! The API is on all addresses, so machines of the boot network reach it too. Each side has places of its own: whoever fills those
 //! of the boot network keeps nobody out who asks from elsewhere, or on the appliance itself. Without the token a connection is good
 //! for one answer ([`super::guard`]).
+//!
+//! One port speaks TLS, and plain HTTP to loopback ([`super::https`]). The first octet and the handshake have to come as fast as a head,
+//! and hold a place like any connection.
 
+use super::https::{self, Opened};
 use super::{Api, router};
-use crate::listen::limits::{self, Counted, Limits, Places};
+use crate::listen::limits::{self, Limits, Place, Places};
 use crate::secrets::Token;
 use crate::shared::SharedRef;
 use anyhow::Context;
+use axum::Router;
 use axum::body::Body;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use kurrent_core::config::BootNetwork;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use kurrent_core::config::{BootNetwork, Config};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 /// People and programs, not machines by the thousand; of each side (boot network, loopback, elsewhere).
 pub(super) const LIMITS: Limits = Limits {
@@ -41,29 +49,59 @@ const MAX_HEAD_OCTETS: usize = 16 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(4);
 
+/// Addresses of IPv6 that one machine can give itself as it likes: counted as one.
+const HOST_BITS: u32 = 64;
+const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
+
 /// Places by where somebody asks from.
 struct Sides {
-    network: BootNetwork,
+    boot4: BootNetwork,
+    /// What the boot network's machines have for addresses of IPv6.
+    boot6: Vec<Ipv6Addr>,
     boot: Places,
     loopback: Places,
     elsewhere: Places,
 }
 
 impl Sides {
-    fn new(network: BootNetwork, limits: Limits) -> Self {
+    fn new(config: &Config, limits: Limits) -> Self {
         let places = || Places::new(limits.connections, limits.per_address);
         // All of loopback is one machine, ours.
         let loopback = Places::new(limits.connections, limits.connections);
-        Self { network, boot: places(), loopback, elsewhere: places() }
+        let boot6 = config.ipv6.iter().map(|ipv6| network(ipv6.address)).chain([LINK_LOCAL]).collect();
+        Self { boot4: config.boot_network.clone(), boot6, boot: places(), loopback, elsewhere: places() }
     }
 
     fn of(&self, peer: IpAddr) -> &Places {
         match peer {
-            IpAddr::V4(address) if self.network.contains(address) => &self.boot,
+            IpAddr::V4(address) if self.boot4.contains(address) => &self.boot,
             _ if peer.is_loopback() => &self.loopback,
+            IpAddr::V6(address) if self.boot6.contains(&network(address)) => &self.boot,
             _ => &self.elsewhere,
         }
     }
+
+    /// A place for this peer, if one is free.
+    fn take(&self, peer: IpAddr) -> Option<Place> {
+        let counted = match peer {
+            IpAddr::V6(address) if !peer.is_loopback() => network(address).into(),
+            _ => peer,
+        };
+        self.of(peer).take(counted).ok()
+    }
+}
+
+fn network(address: Ipv6Addr) -> Ipv6Addr {
+    Ipv6Addr::from(u128::from(address) >> HOST_BITS << HOST_BITS)
+}
+
+/// Where a request came from, for whoever handles it (a request extension).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct From {
+    /// Address and port of the other side; IPv4 as such.
+    pub peer: SocketAddr,
+    /// Whether the connection is TLS.
+    pub tls: bool,
 }
 
 /// Serves the API until `stopped` turns true.
@@ -72,9 +110,17 @@ impl Sides {
 /// The port can not be bound.
 pub async fn serve(shared: SharedRef, token: Token, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
     let config = &shared.config;
-    let address = SocketAddr::new(config.api_address.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), config.api_port);
-    let listener = TcpListener::bind(address).await.with_context(|| {
-        format!("port {} can not be bound; stop what uses it, or change spec.http.apiPort or apiAddress", address.port())
+    let bind = async |address: IpAddr| TcpListener::bind(SocketAddr::new(address, config.api_port)).await;
+    let listener = match config.api_address {
+        Some(address) => bind(address).await,
+        // IPv4 comes to the same socket, unless the kernel has no IPv6.
+        None => match bind(Ipv6Addr::UNSPECIFIED.into()).await {
+            Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => bind(Ipv4Addr::UNSPECIFIED.into()).await,
+            other => other,
+        },
+    };
+    let listener = listener.with_context(|| {
+        format!("port {} can not be bound; stop what uses it, or change spec.http.apiPort or apiAddress", config.api_port)
     })?;
     serve_on(listener, shared, token, stopped, LIMITS).await
 }
@@ -90,7 +136,8 @@ pub async fn serve_on(
     mut stopped: watch::Receiver<bool>,
     limits: Limits,
 ) -> anyhow::Result<()> {
-    let sides = Sides::new(shared.config.boot_network.clone(), limits);
+    let sides = Sides::new(&shared.config, limits);
+    let acceptor = TlsAcceptor::from(crate::tls::config(&shared.tls)?);
     let service = TowerToHyperService::new(router(Api::new(shared, token, stopped.clone())));
     let graceful = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
@@ -109,26 +156,24 @@ pub async fn serve_on(
             }
         };
         // Too many: closed at once. Accepting never waits, so that others are heard.
-        let Ok(place) = sides.of(peer.ip()).take(peer.ip()) else {
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let Some(place) = sides.take(peer.ip()) else {
             tracing::debug!(%peer, "API: no place is free for this address");
             continue;
         };
         if limits::set_up(&stream, limits.stall).is_err() {
             continue;
         }
-        let (stream, octets) = Counted::new(stream);
-        let served = (service.clone(), Arc::clone(&octets));
-        let service = service_fn(move |request| {
-            let (answer, octets) = (served.0.call(request), Arc::clone(&served.1));
-            async move { answer.await.map(|response| with_events_moving(response, octets)) }
-        });
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        let (acceptor, watcher) = (acceptor.clone(), graceful.watcher());
+        let carried = Carried { service: service.clone(), http: http.clone(), limits, peer };
         tokio::spawn(async move {
             // What clients do to their connection is their business.
-            match limits::while_it_moves(connection, &octets, LEAST_OCTETS, limits.lifetime).await {
-                Some(Ok(())) => {}
-                Some(Err(error)) => tracing::debug!(%peer, "API connection: {error}"),
-                None => tracing::debug!(%peer, "API: connection lived too long"),
+            match tokio::time::timeout(limits.read, https::open(stream, peer.ip(), &acceptor)).await {
+                Ok(Ok(Opened::Tls(stream, octets))) => carried.carry(*stream, true, octets, watcher).await,
+                Ok(Ok(Opened::Plain(stream, octets))) => carried.carry(stream, false, octets, watcher).await,
+                Ok(Ok(Opened::Refused)) => tracing::debug!(%peer, "API: plain HTTP was refused"),
+                Ok(Err(error)) => tracing::debug!(%peer, "API connection: {error}"),
+                Err(_) => tracing::debug!(%peer, "API: no handshake in time"),
             }
             drop(place);
         });
@@ -136,6 +181,35 @@ pub async fn serve_on(
     // Whoever does not finish in time is cut off.
     let _ = tokio::time::timeout(GRACE, graceful.shutdown()).await;
     Ok(())
+}
+
+/// What a connection needs to be served.
+struct Carried {
+    service: TowerToHyperService<Router>,
+    http: hyper::server::conn::http1::Builder,
+    limits: Limits,
+    peer: SocketAddr,
+}
+
+impl Carried {
+    async fn carry<S>(self, stream: S, tls: bool, octets: Arc<AtomicU64>, watcher: Watcher)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let Self { service, http, limits, peer } = self;
+        let counted = Arc::clone(&octets);
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(From { peer, tls });
+            let (answer, octets) = (service.call(request), Arc::clone(&counted));
+            async move { answer.await.map(|response| with_events_moving(response, octets)) }
+        });
+        let connection = watcher.watch(http.serve_connection(TokioIo::new(stream), service));
+        match limits::while_it_moves(connection, &octets, LEAST_OCTETS, limits.lifetime).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => tracing::debug!(%peer, "API connection: {error}"),
+            None => tracing::debug!(%peer, "API: connection lived too long"),
+        }
+    }
 }
 
 /// Each event of a stream, also one that only keeps it alive, counts as movement: it is quiet by nature. A peer that takes none
@@ -160,14 +234,19 @@ mod tests {
     #[test]
     fn whoever_fills_the_boot_networks_places_keeps_nobody_else_out() {
         let config = kurrent_core::config::Config::default();
-        let sides = Sides::new(config.boot_network.clone(), Limits { connections: 40, per_address: 8, ..LIMITS });
+        let sides = Sides::new(&config, Limits { connections: 40, per_address: 8, ..LIMITS });
         let [a, b, c, d] = config.boot_network.address.octets();
         let stranger = |n: u8| IpAddr::from([a, b, c, d.wrapping_add(n)]);
-        let take = |address: IpAddr| sides.of(address).take(address).ok();
+        let take = |address: IpAddr| sides.take(address);
         let held: Vec<_> = (1..=20).flat_map(|n| (0..100).map(move |_| n)).filter_map(|n| take(stranger(n))).collect();
         assert_eq!(held.len(), 40, "a machine with many addresses");
         assert!(take(stranger(21)).is_none());
         let others: Vec<_> = ["127.0.0.1", "192.0.2.7"].iter().map(|o| take(o.parse().unwrap())).collect();
         assert!(others.iter().all(Option::is_some));
+        assert!(take("fe80::1".parse().unwrap()).is_none(), "link-local addresses are the boot network's, too");
+        let one_network = |n: u16| take(IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n]));
+        let held: Vec<_> = (1..=40).filter_map(one_network).collect();
+        assert_eq!(held.len(), 8, "one machine gives itself any address of its network");
+        assert!(take("2001:db8:0:1::1".parse().unwrap()).is_some());
     }
 }

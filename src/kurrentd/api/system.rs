@@ -38,6 +38,10 @@ struct Status {
     confinement: &'static [confine::Part],
     /// Where the API answers.
     api: Vec<String>,
+    /// SHA-256 of the CA certificate in hex; absent while the CA can not be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    ca_fingerprint: Option<String>,
     /// What is wrong now, with what to do.
     faults: Vec<String>,
     #[schema(value_type = Vec<String>)]
@@ -72,6 +76,7 @@ async fn get_status(State(api): State<Api>) -> Json<Status> {
         enforcement,
         confinement: confine::held(),
         api: crate::status::api_addresses(&shared.config),
+        ca_fingerprint: shared.tls.ca_fingerprint(),
         faults: shared.all_faults(),
         warnings: warnings.into_iter().filter(|(is_on, _)| !is_on).map(|(_, warning)| warning).collect(),
     })

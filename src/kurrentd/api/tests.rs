@@ -47,6 +47,10 @@ async fn server_with(folder: tempfile::TempDir, limits: Limits) -> Server {
     std::fs::write(&tcp, "").unwrap();
     let nvmet = Nvmet::new(tree.clone(), Box::new(FakeKernel::new(&tree).unwrap()));
     tokio::spawn(crate::reconcile::serve(shared.clone(), crate::reconcile::Kernel { nvmet, tcp }));
+    tokio::spawn(crate::tls::serve(shared.clone()));
+    while shared.tls.ca_pem().is_none() {
+        tokio::task::yield_now().await;
+    }
     let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets")).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, text) = (listener.local_addr().unwrap(), token.reveal().to_owned());

@@ -1,6 +1,6 @@
 //! The API as any HTTP client sees it, without the product's own client: for conditions that tests wait for.
 
-use crate::netns;
+use crate::{netns, tls};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -22,6 +22,8 @@ pub struct Api {
     pub token: String,
     /// Namespace to connect from; none: this one.
     pub netns: Option<String>,
+    /// SHA-256 of its CA certificate in hex, for TLS; none: plain HTTP, which only loopback may speak.
+    pub ca: Option<String>,
 }
 
 /// An HTTP answer.
@@ -51,7 +53,7 @@ impl Answer {
 impl Api {
     /// Base URL.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", if self.ca.is_some() { "https" } else { "http" }, self.address)
     }
 
     /// `GET path` that must succeed.
@@ -72,7 +74,21 @@ impl Api {
     pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let head = format!("Authorization: Bearer {}\r\nContent-Type: application/json\r\n", self.token);
-        exchange(self.netns.as_deref(), self.address, method, path, &head, body.as_bytes())
+        self.exchange(method, path, &head, body.as_bytes())
+    }
+
+    /// One HTTP/1.1 exchange on a connection of its own; `head` holds further header lines.
+    pub fn exchange(&self, method: &str, path: &str, head: &str, body: &[u8]) -> Result<Answer> {
+        let Self { address, netns, ca, .. } = self;
+        let length = body.len();
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n{head}\r\n");
+        let stream = connect(netns.as_deref(), *address)?;
+        let request = [request.as_bytes(), body].concat();
+        let octets = match ca {
+            Some(ca) => send_and_read(tls::secure(stream, (*address.ip()).into(), ca)?, &request, |_| Ok(())),
+            None => send_and_read(stream, &request, |_| Ok(())),
+        };
+        parse(&octets?).with_context(|| format!("{method} {path}"))
     }
 
     /// Asks until `find` finds what it looks for.
@@ -93,30 +109,24 @@ impl Api {
     }
 }
 
-/// One HTTP/1.1 exchange on a connection of its own; `head` holds further header lines.
-pub fn exchange(netns: Option<&str>, address: SocketAddrV4, method: &str, path: &str, head: &str, body: &[u8]) -> Result<Answer> {
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n{head}\r\n", body.len());
-    let octets = send_and_read(netns, address, &[request.as_bytes(), body].concat(), false)?;
-    parse(&octets).with_context(|| format!("{method} {path}"))
-}
-
-/// Sends these octets and reads to the end; for what no well-behaved client sends.
+/// Sends these octets in plain and reads to the end; for what no well-behaved client sends.
 pub fn raw_exchange(netns: Option<&str>, address: SocketAddrV4, request: &[u8]) -> Result<Vec<u8>> {
-    send_and_read(netns, address, request, true)
+    // A client that asked to keep the connection would otherwise wait for the server to tire of it.
+    send_and_read(connect(netns, address)?, request, |stream| stream.shutdown(std::net::Shutdown::Write))
 }
 
-fn send_and_read(netns: Option<&str>, address: SocketAddrV4, request: &[u8], half_close: bool) -> Result<Vec<u8>> {
+fn connect(netns: Option<&str>, address: SocketAddrV4) -> Result<TcpStream> {
     let connect = move || TcpStream::connect_timeout(&address.into(), CONNECT_WITHIN);
     // A socket belongs to the namespace it was made in, whoever uses it afterwards.
-    let mut stream =
+    let stream =
         netns.map_or_else(|| Ok(connect()), |name| netns::enter(name, connect))?.with_context(|| format!("connect to {address}"))?;
     stream.set_read_timeout(Some(ANSWER_WITHIN)).context("set a deadline")?;
+    Ok(stream)
+}
+
+fn send_and_read<S: Read + Write>(mut stream: S, request: &[u8], sent: impl FnOnce(&S) -> std::io::Result<()>) -> Result<Vec<u8>> {
     stream.write_all(request).context("send the request")?;
-    if half_close {
-        // A client that asked to keep the connection would otherwise wait for the server to tire of it.
-        stream.shutdown(std::net::Shutdown::Write).context("say that this was all")?;
-    }
+    sent(&stream).context("say that this was all")?;
     let mut octets = Vec::new();
     stream.take(MAX_ANSWER_OCTETS).read_to_end(&mut octets).context("read the answer")?;
     Ok(octets)

@@ -20,7 +20,7 @@ pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Our own address there, when we are on it (namespace networks).
 pub const OUR_ADDRESS: &str = "10.77.0.2/24";
 /// Port of the API.
-pub const API_PORT: u16 = 8080;
+pub const API_PORT: u16 = 8443;
 /// Port of the boot plane.
 pub const BOOT_PORT: u16 = 80;
 /// What an appliance needs to serve.
@@ -34,6 +34,8 @@ const BOOT_MAC: MacAddr = MacAddr([0x52, 0x54, 0x00, 0x4b, 0x00, 0x01]);
 const UPLINK_MAC: MacAddr = MacAddr([0x52, 0x54, 0x00, 0x4b, 0x00, 0x02]);
 /// Letters of a first-run token: 128 bits in base32.
 const TOKEN_LETTERS: usize = 26;
+/// Hex digits of a SHA-256.
+const FINGERPRINT_DIGITS: usize = 64;
 
 /// Which boot network machines are plugged into.
 #[derive(Clone, Debug)]
@@ -129,7 +131,11 @@ impl Appliance {
         // On the boot network it serves from here on; the API through an uplink follows when that has its address.
         let serving_after = machine.console.wait_for(" serving", SERVES_WITHIN)?.at - machine.started;
         let token = machine.console.wait_until("the first-run token on the screen", SERVES_WITHIN, find_token)?;
-        let api = Api { address: api_address, token, netns };
+        // Anywhere: it is drawn before or after the token, as the daemon gets to it.
+        let shown = || find_fingerprint(&machine.console.text());
+        wait_until("the CA's fingerprint on the screen", SERVES_WITHIN, || Ok(shown().is_some()))?;
+        let ca = shown().context("the CA's fingerprint")?;
+        let api = Api { address: api_address, token, netns, ca: Some(ca) };
         let left = SERVES_WITHIN.saturating_sub(machine.started.elapsed());
         api.wait_for("API", "/v1/status", left, |_| Some(()))
             .with_context(|| format!("the appliance does not serve; its screen:\n{}", machine.console.text()))?;
@@ -156,6 +162,7 @@ impl Appliance {
             Network::Bridge(bridge) => bridge.command(program),
         };
         command.env("KURRENT_URL", self.api.url()).env("KURRENT_TOKEN", &self.api.token);
+        command.env("KURRENT_CA_FINGERPRINT", self.api.ca.as_deref().unwrap_or_default());
         Ok(command)
     }
 
@@ -194,6 +201,15 @@ fn find_token(text: &str) -> Option<(String, usize)> {
     let line = whole.lines().find(|line| line.to_ascii_lowercase().contains("token") && line.split_whitespace().any(|w| is_token(&w)))?;
     let token = line.split_whitespace().find(is_token)?;
     Some((token.to_owned(), text.find(token)? + token.len()))
+}
+
+/// The CA's fingerprint as the screen shows it: 64 hex digits on a line of its own.
+fn find_fingerprint(text: &str) -> Option<String> {
+    let is_fingerprint = |word: &&str| word.len() == FINGERPRINT_DIGITS && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let whole = text.get(..text.rfind('\n')?)?;
+    let line = whole.lines().find(|line| line.contains("CA SHA-256"))?;
+    let fingerprint = line.split_whitespace().find(is_fingerprint)?;
+    Some(fingerprint.to_owned())
 }
 
 /// Puts `kurrent.yaml` onto the ESP of a raw image, without mounting it.
@@ -253,5 +269,13 @@ mod tests {
         assert_eq!(find_token("first-run token  ABCDEFGHIJKLMNOPQRSTUVWXYZ"), None);
         let found = find_token("API token below\n first-run token  ABCDEFGHIJKLMNOPQRSTUVWXY2 \nnext");
         assert_eq!(found.map(|(token, _)| token), Some("ABCDEFGHIJKLMNOPQRSTUVWXY2".to_owned()));
+    }
+
+    #[test]
+    fn the_fingerprint_is_read_from_a_whole_line_only() {
+        let digits = "0123456789abcdef".repeat(4);
+        assert_eq!(find_fingerprint(&format!("CA SHA-256     {digits}")), None);
+        let found = find_fingerprint(&format!("other {digits}0\nCA SHA-256     {digits} \nnext"));
+        assert_eq!(found, Some(digits));
     }
 }

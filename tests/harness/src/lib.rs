@@ -21,6 +21,7 @@ pub mod qmp;
 pub mod rescue;
 pub mod steps;
 pub mod timeline;
+pub mod tls;
 pub mod tools;
 pub mod wire;
 pub mod worker;

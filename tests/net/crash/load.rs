@@ -7,7 +7,7 @@
 use super::check::{all, invariants, readable, text};
 use crate::net::Net;
 use anyhow::{Context, Result, bail, ensure};
-use kurrent_harness::api::{Answer, Api, exchange};
+use kurrent_harness::api::{Answer, Api};
 use kurrent_harness::netns;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -210,7 +210,7 @@ impl Actor {
     fn ask(&self, api: &Api, step: &Step) -> Result<Answer> {
         let key = if step.method == "POST" { format!("Idempotency-Key: {}-{}\r\n", self.number, self.asked) } else { String::new() };
         let head = format!("Authorization: Bearer {}\r\nContent-Type: application/json\r\n{key}", api.token);
-        exchange(api.netns.as_deref(), api.address, step.method, &step.path, &head, step.body.to_string().as_bytes())
+        api.exchange(step.method, &step.path, &head, step.body.to_string().as_bytes())
     }
 
     /// Asks for what got no answer once more: it is done now, was done before, or nobody knows. Never twice, never a refusal.

@@ -9,14 +9,19 @@ The file is $XDG_CONFIG_HOME/kurrent/contexts.yaml (else ~/.config/kurrent/conte
   current: lab
   contexts:
     lab:
-      url: http://10.77.0.1:8080
+      url: https://10.77.0.1:8443
       token_file: ~/.kurrent-token
+      ca: ca-lab.crt
+
+For https the appliance's CA has to be known, and no other is believed: `context add` shows its fingerprint, which stands on the
+appliance's screen as well, asks, and keeps the certificate beside this file. Scripts give --ca-fingerprint or --ca. Plain http is
+for this host only.
 
 A token itself can not stand in it: such files are copied, shown and kept in version control by people who forget what is in
 them. A file that holds nothing but the token can have its own mode, and a program can replace it.
 
 Examples:
-  kurrent context add lab --url http://10.77.0.1:8080 --token-file ~/.kurrent-token
+  kurrent context add lab --url https://10.77.0.1:8443 --token-file ~/.kurrent-token
   kurrent context use lab
   kurrent status --context lab";
 
@@ -30,7 +35,7 @@ pub enum Context {
     #[command(after_help = "Example:\n  kurrent context show --context lab")]
     Show,
     /// Add one, or replace it.
-    #[command(after_help = "Example:\n  kurrent context add lab --url http://10.77.0.1:8080 --token-file ~/.kurrent-token")]
+    #[command(after_help = "Example:\n  kurrent context add lab --url https://10.77.0.1:8443 --token-file ~/.kurrent-token")]
     Add {
         /// Its name; --url and --token-file say the rest. The first one becomes the current one.
         name: String,

@@ -34,6 +34,13 @@ pub async fn read(response: Response<Incoming>, url: &str) -> Result<Answer, Fai
     serde_json::from_slice(&octets).map(|body| Answer { etag, body }).map_err(other)
 }
 
+/// Reads the whole answer as text.
+pub async fn text(response: Response<Incoming>, url: &str) -> Result<String, Failure> {
+    let octets = Limited::new(streamed(response, url).await?.into_body(), MAX_PROBLEM_OCTETS).collect().await;
+    let octets = octets.map_err(|e| Failure::Unreachable(format!("{url}: the answer was cut: {e}; ask again")))?.to_bytes();
+    Ok(String::from_utf8_lossy(&octets).into_owned())
+}
+
 /// An answer whose body the caller reads; a refusal is read here.
 pub async fn streamed(response: Response<Incoming>, url: &str) -> Result<Response<Incoming>, Failure> {
     let status = response.status();

@@ -214,6 +214,13 @@ pub async fn audit(session: &Session, filter: Audit) -> Result<(), Failure> {
     session.list(query("/v1/operations", &pairs), OPERATIONS, Listing { limit: Some(filter.limit), look: filter.look }).await
 }
 
+/// `kurrent ca`: the certificate as PEM.
+pub async fn ca(session: &Session) -> Result<(), Failure> {
+    let pem = session.client.get_text("/v1/ca").await?;
+    let lines: Vec<String> = pem.lines().map(crate::output::clean).collect();
+    session.show(&json!({ "ca": pem }), |_| lines.join("\n"))
+}
+
 /// `kurrent api openapi`: the document as it is, in every form but YAML.
 pub async fn openapi(session: &Session) -> Result<(), Failure> {
     let document = session.client.get("/v1/openapi.json").await?;

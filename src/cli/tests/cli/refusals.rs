@@ -37,9 +37,11 @@ fn failures_have_their_exit_code_and_say_what_to_do() {
     check_failure(&none.env_remove("KURRENT_TOKEN_FILE").output().unwrap(), &["no token"], 4, "KURRENT_TOKEN");
     let closed = format!("http://127.0.0.1:{}", free_port());
     daemon.fails(&["status", "--url", &closed], 3, "is kurrentd running there");
-    for url in ["ftp://127.0.0.1", "https://127.0.0.1", "127.0.0.1:8080", "http://127.0.0.1/v1"] {
-        daemon.fails(&["status", "--url", url], 1, "write http://ADDRESS:8080");
+    for url in ["ftp://127.0.0.1", "127.0.0.1:8080", "http://127.0.0.1/v1"] {
+        daemon.fails(&["status", "--url", url], 1, "write https://ADDRESS:8443");
     }
+    daemon.fails(&["status", "--url", "https://127.0.0.1"], 1, "no CA is known for it");
+    daemon.fails(&["status", "--url", "http://192.0.2.1:8443"], 1, "use https://192.0.2.1:8443");
 }
 
 #[test]

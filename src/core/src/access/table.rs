@@ -82,6 +82,7 @@ pub const ROUTES: &[Route] = &[
     row("GET", "/v1/settings/registration-window", "settings", VIEWER),
     row("PUT", "/v1/settings/registration-window", "settings", OPERATOR),
     row("DELETE", "/v1/settings/registration-window", "settings", OPERATOR),
+    row("GET", "/v1/ca", "system", Least::Nobody),
     row("GET", "/v1/openapi.json", "system", VIEWER),
     row("GET", "/v1/state", "system", VIEWER),
     first_run("GET", "/v1/status", "system", VIEWER),

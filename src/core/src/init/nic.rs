@@ -162,7 +162,7 @@ mod tests {
             boot_prefix: 24,
             boot_address6: None,
             boot_routes: Vec::new(),
-            api_port: 8080,
+            api_port: 8443,
             uplink: uplink.map(|interface| UplinkPlan { interface, mode: UplinkMode::Dhcp }),
         }
     }

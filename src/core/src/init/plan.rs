@@ -7,7 +7,7 @@
 //! boot.address=10.77.0.1/24
 //! boot.address6=fd00:77::1/64    # absent when there is none
 //! boot.route=10.78.0.0/24,10.77.0.254    # a network and its next hop; repeats, absent when there is none
-//! api.port=8080
+//! api.port=8443
 //! uplink.interface=name:eth1     # the uplink lines are absent when there is none
 //! uplink.mode=dhcp               # or static, with uplink.address, uplink.gateway, uplink.dns (repeats)
 //! ```
@@ -225,7 +225,7 @@ mod tests {
             boot_prefix: 24,
             boot_address6: None,
             boot_routes: Vec::new(),
-            api_port: 8080,
+            api_port: 8443,
             uplink,
         }
     }

@@ -67,6 +67,7 @@ pub fn render(view: &View) -> Vec<String> {
     for (position, api) in status.api.iter().take(MAX_API_LINES).enumerate() {
         lines.push(fact(if position == 0 { "API" } else { "" }, api));
     }
+    lines.extend(status.ca_fingerprint.as_ref().map(|fingerprint| fact("CA SHA-256", fingerprint)));
     lines.extend(status.first_run_token.as_ref().map(|token| fact("First token", token)));
     if !status.devices.is_empty() {
         lines.push(fact("Devices", &status.devices));
@@ -185,8 +186,9 @@ mod tests {
             faults: vec![],
             status: Some(Status {
                 serving: true,
-                api: vec!["http://10.77.0.1:8080".to_owned(), "http://10.0.2.15:8080".to_owned()],
+                api: vec!["https://10.77.0.1:8443".to_owned(), "https://10.0.2.15:8443".to_owned()],
                 first_run_token: Some("ABCDEFGHIJKLMNOPQRSTUVWXYZ".to_owned()),
+                ca_fingerprint: Some("0123456789abcdef".repeat(4)),
                 devices: "1 pooled, 1 bound, 0 revoked".to_owned(),
                 device: vec!["52:54:00:aa:00:01 bound node-1 root".to_owned(), "52:54:00:aa:00:02 pooled".to_owned()],
                 faults: vec![],
@@ -203,8 +205,9 @@ Kurrent 0.1.0                                                            kurrent
 State          serving
 Boot network   eth1     10.77.0.1/24         52:54:00:12:34:56   link
 Uplink         eth0     waiting for DHCP     52:54:00:12:34:57   NO LINK
-API            http://10.77.0.1:8080
-               http://10.0.2.15:8080
+API            https://10.77.0.1:8443
+               https://10.0.2.15:8443
+CA SHA-256     0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
 First token    ABCDEFGHIJKLMNOPQRSTUVWXYZ
 Devices        1 pooled, 1 bound, 0 revoked
 
@@ -248,6 +251,7 @@ FAULTS
             serving: true,
             api: many.clone(),
             first_run_token: Some(long.clone()),
+            ca_fingerprint: Some(long.clone()),
             devices: long.clone(),
             device: many.clone(),
             faults: many.clone(),

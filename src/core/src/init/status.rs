@@ -16,10 +16,12 @@ const MAX_ENTRIES: usize = 64;
 pub struct Status {
     /// Whether the daemon serves at all.
     pub serving: bool,
-    /// Addresses of the API (`http://192.0.2.9:8080`).
+    /// Addresses of the API (`https://192.0.2.9:8443`).
     pub api: Vec<String>,
     /// Until the first user is made; then absent.
     pub first_run_token: Option<String>,
+    /// SHA-256 of the CA certificate in hex: what people compare before they trust.
+    pub ca_fingerprint: Option<String>,
     /// Counts in words (`2 pooled, 1 bound, 0 revoked`).
     pub devices: String,
     /// Recent devices, newest first: MAC, state, worker, step.
@@ -39,6 +41,9 @@ impl Status {
         let lists = [("api", &self.api), ("device", &self.device), ("fault", &self.faults), ("refusal", &self.refusals)];
         if let Some(token) = &self.first_run_token {
             line(&mut text, "first_run_token", token);
+        }
+        if let Some(fingerprint) = &self.ca_fingerprint {
+            line(&mut text, "ca_fingerprint", fingerprint);
         }
         line(&mut text, "devices", &self.devices);
         for (key, entries) in lists {
@@ -61,6 +66,10 @@ impl Status {
                 }
                 "first_run_token" => {
                     status.first_run_token = Some(value.to_owned());
+                    continue;
+                }
+                "ca_fingerprint" => {
+                    status.ca_fingerprint = Some(value.to_owned());
                     continue;
                 }
                 "devices" => {
@@ -89,8 +98,9 @@ mod tests {
     fn a_status_reads_back_as_it_was() {
         let status = Status {
             serving: true,
-            api: vec!["http://10.77.0.1:8080".to_owned(), "http://192.0.2.9:8080".to_owned()],
+            api: vec!["https://10.77.0.1:8443".to_owned(), "https://192.0.2.9:8443".to_owned()],
             first_run_token: Some("ABCDEFGHIJKLMNOPQRSTUVWXYZ".to_owned()),
+            ca_fingerprint: Some("ab".repeat(32)),
             devices: "1 pooled, 1 bound, 0 revoked".to_owned(),
             device: vec!["52:54:00:12:34:56 bound node-1 root".to_owned()],
             faults: vec!["a=b: devices.yml line 3".to_owned()],

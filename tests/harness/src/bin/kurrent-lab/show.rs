@@ -114,12 +114,15 @@ fn leave(mut lab: Lab, served: Served) -> Result<()> {
     let groups: Vec<u32> = [appliance.machine.pid(), served.machine.pid()].into_iter().flatten().collect();
     kept::note(lab.run.scratch(), &groups)?;
     let this = std::env::current_exe().context("where am I")?;
-    let (url, token) = (appliance.api.url(), appliance.api.token.clone());
+    let (url, token, ca) = (appliance.api.url(), appliance.api.token.clone(), appliance.api.ca.clone().unwrap_or_default());
     println!("Both machines are left running.");
     println!("  console of the appliance   {} console appliance", this.display());
     println!("  console of the worker      {} console worker0     (root, no password)", this.display());
-    println!("  operator's program         KURRENT_URL={url} KURRENT_TOKEN={token} {} device list", program("kurrent")?.display());
-    println!("  API                        curl -H 'Authorization: Bearer {token}' {url}/v1/status");
+    let kurrent = format!("KURRENT_URL={url} KURRENT_CA_FINGERPRINT={ca} KURRENT_TOKEN={token} {}", program("kurrent")?.display());
+    println!("  operator's program         {kurrent} device list");
+    println!(
+        "  API                        {kurrent} ca > lab-ca.crt; curl --cacert lab-ca.crt -H 'Authorization: Bearer {token}' {url}/v1/status"
+    );
     println!("  consoles and captures      {}", lab.run.evidence().display());
     println!("  end them                   {} stop", this.display());
     appliance.machine.leave_running();
