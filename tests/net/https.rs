@@ -6,6 +6,7 @@ use kurrent_harness::netns;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -222,8 +223,11 @@ fn kurrent_believes_the_ca_of_its_context_and_tells_no_other_the_token() -> Resu
     let token = serve(&net)?;
     fs::create_dir_all(net.path("home"))?;
     fs::write(net.path("home/token"), &token)?;
+    fs::set_permissions(net.path("home/token"), fs::Permissions::from_mode(0o600))?;
     let fingerprint = net.api()?.get("/v1/status")?.get("ca_fingerprint").and_then(|f| f.as_str()).context("a fingerprint")?.to_owned();
-    ensure!(fs::read_to_string(net.path("status"))?.contains(&format!("ca_fingerprint={fingerprint}")), "the screen does not show it");
+    wait_for("the screen shows it", || {
+        fs::read_to_string(net.path("status")).is_ok_and(|s| s.contains(&format!("ca_fingerprint={fingerprint}")))
+    })?;
     let (url, file) = ("https://10.77.0.1:8443", path(&net, "home/token")?);
     let add = |name: &str, more: &[&str]| {
         let fixed = ["context", "add", name, "--token-file", &file, "--url"];
