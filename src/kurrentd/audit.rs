@@ -15,6 +15,7 @@ use file::Log;
 pub use file::{Break, names, open_all, verify};
 use kurrent_core::id::MacAddr;
 use kurrent_core::time::Wall;
+pub use limit::AT_THE_DOOR;
 use limit::{Limit, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -41,7 +42,7 @@ pub struct Entry {
     pub seq: u64,
     /// When.
     pub at: Wall,
-    /// `admin`, `device 52:54:…`, `system`, `hand edit`.
+    /// `user ada`, `token ada/0123456789ab`, `device 52:54:…`, `system`, `hand edit`.
     pub actor: String,
     /// `bind`, `boot-vars`, `report`, `challenge`, …
     pub verb: String,

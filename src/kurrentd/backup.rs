@@ -1,7 +1,7 @@
 //! Backups: the whole state of an appliance in one archive, and its way back. Format and reasons: `docs/decisions/0005-backup.md`.
 //!
 //! ```text
-//! archive.tar = ledgers (YAML) leases operations.jsonl* kurrent.yaml  secrets.enc  manifest.json
+//! archive.tar = ledgers (YAML) leases users.yml operations.jsonl* kurrent.yaml  secrets.enc  manifest.json
 //! secrets.enc = header (Argon2id, salt, nonce) + XChaCha20-Poly1305(tar of secrets/ and of the manifest so far)
 //! ```
 //!
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The version of the format that this program writes, and the latest one that it reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// A whole archive, and so what an upload may have. 20,000 devices and a full audit are about 70 MiB.
 pub const MAX_ARCHIVE_BYTES: u64 = 1 << 30;
 /// The folder of a state folder that holds nothing but secrets.

@@ -54,9 +54,8 @@ pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<Ending> {
         shared.faults.set("confinement", fault);
     }
     tell_restored(&shared, swapped);
-    let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets"))?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = shared.config.name, "kurrentd starts");
-    tokio::spawn(crate::status::serve(shared.clone(), token.clone(), status));
+    tokio::spawn(crate::status::serve(shared.clone(), status));
     shared.storage.watch_masters().context("starting the scanner of masters")?;
     if shared.ledger.unreadable() {
         // Nothing that the ledgers govern is served: an unknown device might be a revoked one. Nothing is withdrawn either:
@@ -67,7 +66,7 @@ pub async fn run(config: Config, status: PathBuf) -> anyhow::Result<Ending> {
     }
     keep(&shared, "tls", crate::tls::serve);
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let api = keep(&shared, "api", move |shared| crate::api::serve(shared, token.clone(), stopped.clone()));
+    let api = keep(&shared, "api", move |shared| crate::api::serve(shared, stopped.clone()));
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     let ending = tokio::select! {

@@ -19,6 +19,7 @@ pub mod ledger;
 pub mod listen;
 pub mod migrations;
 pub mod neighbours;
+pub mod people;
 pub mod reconcile;
 pub mod routes;
 pub mod secrets;

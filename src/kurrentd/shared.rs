@@ -4,6 +4,7 @@ use crate::audit::Audit;
 use crate::boot_plane::Peer;
 use crate::credentials::CredentialStore;
 use crate::ledger::LedgerHandle;
+use crate::people::PeopleStore;
 use crate::reconcile::TargetHandle;
 use crate::storage::Storage;
 use crate::timelines::Timelines;
@@ -90,6 +91,8 @@ pub struct Shared {
     pub audit: Audit,
     /// Data plane secrets.
     pub credentials: CredentialStore,
+    /// Who may use the API.
+    pub people: PeopleStore,
     /// Masters and disks.
     pub storage: Storage,
     /// What the kernel exports.
@@ -150,10 +153,12 @@ impl Shared {
         let audit = Audit::open(state).with_context(|| format!("opening the audit in {}", state.display()))?;
         let ledger = LedgerHandle::open(state, audit.clone());
         let credentials = CredentialStore::open(state);
+        let people = PeopleStore::open(state).with_context(|| format!("opening the users in {}", state.display()))?;
         let target = TargetHandle::default();
         let storage = Storage::open(&config.agent, ledger.clone(), audit.clone(), target.clone())?;
         Ok(Arc::new(Self {
             credentials,
+            people,
             storage,
             target,
             config,
@@ -173,12 +178,13 @@ impl Shared {
         }))
     }
 
-    /// [`Faults::list`], and what is wrong with the ledgers and the audit.
+    /// [`Faults::list`], and what is wrong with the ledgers, the audit and the users.
     #[must_use]
     pub fn all_faults(&self) -> Vec<String> {
         let ledger = self.ledger.fault().map(|f| format!("ledger: {f}"));
         let audit = self.audit.fault().map(|f| format!("audit: {f}"));
-        ledger.into_iter().chain(audit).chain(self.faults.list()).collect()
+        let people = self.people.fault().map(|f| format!("people: {f}"));
+        ledger.into_iter().chain(audit).chain(people).chain(self.faults.list()).collect()
     }
 
     /// Which machine has this address, as far as we know: by our lease, and on our own link by the kernel, who knows who answers

@@ -41,6 +41,7 @@ pub fn check(folder: &Path) -> Found {
         }
         Err(error) => found.faults.push(error.to_string()),
     }
+    found.faults.extend(crate::people::check(folder));
     match audit::verify(folder) {
         Ok(entries) => found.audit_entries = Some(entries),
         Err(broken) => found.faults.push(broken.to_string()),
@@ -61,7 +62,7 @@ mod tests {
         let audit = audit::Audit::open(path).unwrap();
         let ledger = crate::ledger::LedgerHandle::open(path, audit.clone());
         for worker in ["w1", "w2"] {
-            ledger.submit(Change::CreateWorker { worker: worker.parse().unwrap() }, "admin").await.unwrap();
+            ledger.submit(Change::CreateWorker { worker: worker.parse().unwrap() }, "user admin").await.unwrap();
         }
         audit.flush();
         let found = check(path);

@@ -1,6 +1,5 @@
 //! `/run/kurrent/status`: what PID 1 draws on the screen. Replaced whole whenever it changes.
 
-use crate::secrets::Token;
 use crate::shared::{Shared, SharedRef};
 use kurrent_core::config::Config;
 use kurrent_core::init::Status;
@@ -14,15 +13,17 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// It walks all devices: not for every one of a thousand changes a second, which nobody reads off a screen.
 const PAUSE: Duration = Duration::from_millis(250);
 const DEVICES_SHOWN: usize = 12;
+/// Whom to ask; one line of the screen.
+const ADMINS_SHOWN: usize = 4;
 /// It holds the first-run token: only for PID 1.
 const MODE: u32 = 0o600;
 
 /// Keeps the file up to date until the daemon ends.
-pub async fn serve(shared: SharedRef, token: Token, path: PathBuf) {
+pub async fn serve(shared: SharedRef, path: PathBuf) {
     let mut ledgers = shared.ledger.watch();
     let mut written = None;
     loop {
-        let text = compose(&shared, &token).encode();
+        let text = compose(&shared).encode();
         if written.as_ref() != Some(&text) {
             match write(&path, &text) {
                 Ok(()) => {
@@ -58,13 +59,14 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// The status now.
 #[must_use]
-pub fn compose(shared: &Shared, token: &Token) -> Status {
+pub fn compose(shared: &Shared) -> Status {
     let ledger = shared.ledger.snapshot();
     let unreadable = shared.ledger.unreadable();
     Status {
         serving: !unreadable,
         api: api_addresses(&shared.config),
-        first_run_token: Some(token.reveal().to_owned()),
+        first_run_token: shared.people.first_run().map(|token| token.reveal().to_owned()),
+        admins: shared.people.admins().into_iter().take(ADMINS_SHOWN).collect(),
         ca_fingerprint: shared.tls.ca_fingerprint(),
         devices: if unreadable { "unknown: the ledger does not read".into() } else { counts(&ledger) },
         device: recent(shared, &ledger),

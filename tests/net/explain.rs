@@ -64,7 +64,7 @@ fn a_machine_that_boots_half_way_is_explained_at_every_step() -> Result<()> {
     api.ask("POST", "/v1/workers", Some(&json!({ "worker_id": "w1" })))?;
     api.ask("POST", &format!("/v1/devices/{MAC}/bind"), Some(&json!({ "worker_id": "w1" })))?;
     let text = explained(&api, MAC, "no_disk")?;
-    ensure!(text.contains("bind by admin"), "{text}");
+    ensure!(text.contains("bind by user lab"), "{text}");
     api.ask("POST", &format!("/v1/devices/{MAC}/revoke"), Some(&json!({})))?;
     ensure!(!client.output("udhcpc", &options)?.status.success(), "a revoked device has no lease");
     let text = explained(&api, MAC, "revoked")?;

@@ -19,6 +19,7 @@ mod https;
 mod ipv6;
 mod migrate;
 mod net;
+mod people;
 mod proxy;
 mod raw_dhcp;
 mod raw_tftp;

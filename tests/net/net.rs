@@ -134,7 +134,7 @@ impl Net {
         let mut ended = false;
         wait_for("an answer of the API", || {
             ended = !daemon.runs();
-            api = self.api().ok().filter(|api| api.get("/v1/status").is_ok());
+            api = self.api_now().ok().filter(|api| api.get("/v1/status").is_ok());
             ended || api.is_some()
         })
         .with_context(|| format!("it said: {}", daemon.log()))?;
@@ -161,16 +161,19 @@ impl Net {
         Ok(daemon)
     }
 
-    /// The API, from inside.
+    /// The API, from inside, as an admin; waits until somebody can log in.
     pub fn api(&self) -> Result<Api> {
-        let token = fs::read_to_string(self.path("state/secrets/first-run-token")).context("read the first-run token")?;
-        Ok(Api {
-            address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8443),
-            token: token.trim().to_owned(),
-            netns: Some(self.netns().to_owned()),
-            // From loopback.
-            ca: None,
-        })
+        let mut tried = None;
+        let waited = wait_for("logging in", || tried.insert(self.api_now()).is_ok());
+        tried.context("nobody tried to log in")?.and_then(|api| waited.map(|()| api))
+    }
+
+    /// The same, at once or not at all.
+    fn api_now(&self) -> Result<Api> {
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8443);
+        // Plain: from loopback.
+        let api = Api { address, token: String::new(), netns: Some(self.netns().to_owned()), ca: None };
+        api.logged_in_at(&self.path("state"), &self.path("session"))
     }
 
     /// A machine with one NIC `eth0`.

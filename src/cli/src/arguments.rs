@@ -4,6 +4,7 @@ pub mod context;
 pub mod device;
 pub mod disk;
 pub mod node;
+pub mod people;
 pub mod system;
 pub mod values;
 pub mod worker;
@@ -16,7 +17,8 @@ Which appliance, and who asks:
   Flags come before the environment, the environment before the current context (`kurrent context --help`).
   KURRENT_URL, KURRENT_TOKEN_FILE, KURRENT_TOKEN, KURRENT_CONTEXT, KURRENT_CA_FILE and KURRENT_CA_FINGERPRINT are read. The token is never on the command line, where
   every user of this host could read it, and a context's token goes to that context's address only.
-  The appliance's console shows the first-run token.
+  `kurrent login` asks for name and password and keeps the session; `kurrent login --first-run` makes the first admin with the
+  token that the appliance's console shows.
 
 Questions:
   On a terminal, a command that cuts machines off or destroys data asks first; --yes answers it. Scripts and pipes are not asked.
@@ -30,6 +32,7 @@ Exit codes:
 
 Examples:
   kurrent context add lab --url https://10.77.0.1:8443 --token-file ~/.kurrent-token
+  kurrent login --user ada --password-file ~/.kurrent-password
   kurrent status
   kurrent window open --minutes 10              # let new machines register themselves
   kurrent device knocking                       # who would like to
@@ -119,6 +122,23 @@ pub enum Command {
     /// What changes, as it changes.
     #[command(after_help = "Examples:\n  kurrent events\n  kurrent events --count 1 -o json      # wait for the next one")]
     Events(system::Events),
+    /// Log in: the session's token is kept beside the contexts file.
+    #[command(
+        after_help = "Examples:\n  kurrent login --user ada --password-file ~/.kurrent-password\n  kurrent login --first-run --user ada --password-file ~/.kurrent-password --first-run-token-file ~/.kurrent-token"
+    )]
+    Login(people::Login),
+    /// End the session.
+    #[command(after_help = "Example:\n  kurrent logout")]
+    Logout,
+    /// Who asks, and what the token is worth.
+    #[command(after_help = "Example:\n  kurrent whoami")]
+    Whoami,
+    /// People, and programs with a name of their own.
+    #[command(subcommand, after_help = "Example:\n  kurrent user list")]
+    User(people::User),
+    /// Tokens for programs.
+    #[command(subcommand, after_help = "Example:\n  kurrent token list")]
+    Token(people::Token),
     /// Machines.
     #[command(subcommand, after_help = "Example:\n  kurrent device list --state pooled")]
     Device(device::Device),

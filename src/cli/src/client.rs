@@ -33,7 +33,7 @@ pub struct Client {
     /// For https.
     trust: Option<Trust>,
     url: String,
-    authorization: HeaderValue,
+    authorization: Option<HeaderValue>,
 }
 
 /// What is asked, beside the path.
@@ -58,6 +58,11 @@ enum NoAnswer {
 impl Client {
     /// Checks the URL and reads the token.
     pub fn new(connection: &Connection) -> Result<Self, Failure> {
+        Self::with(connection, Some(connection.token()?))
+    }
+
+    /// Checks the URL; asks with this token, or without any.
+    pub fn with(connection: &Connection, token: Option<String>) -> Result<Self, Failure> {
         let place = Place::parse(&connection.url, &connection.url_from)?;
         place.may_be_told_a_token(&connection.url)?;
         let trust = connection.trust.as_ref().filter(|_| place.tls).map(TrustSource::read).transpose()?;
@@ -66,9 +71,13 @@ impl Client {
                 "no CA is known for it; kurrent context add NAME --url URL asks for it once, or give --ca FILE or --ca-fingerprint SHA256";
             return Err(Failure::local(format!("{}: {what}", connection.url)));
         }
-        let mut authorization = HeaderValue::from_str(&format!("Bearer {}", connection.token()?))
-            .map_err(|_| Failure::local("the token holds characters that no token has"))?;
-        authorization.set_sensitive(true);
+        let bearer = |token: String| {
+            let value = HeaderValue::from_str(&format!("Bearer {token}"));
+            let mut value = value.map_err(|_| Failure::local("the token holds characters that no token has"))?;
+            value.set_sensitive(true);
+            Ok(value)
+        };
+        let authorization = token.map(bearer).transpose()?;
         Ok(Self { place, trust, url: connection.url.trim_end_matches('/').to_owned(), authorization })
     }
 
@@ -193,9 +202,11 @@ impl Client {
             .method(method)
             .uri(path)
             .header(HOST, self.place.authority())
-            .header(AUTHORIZATION, self.authorization.clone())
             .header(CONTENT_TYPE, order.content_type.unwrap_or(JSON))
             .header(ACCEPT, order.accept.unwrap_or(JSON));
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization.clone());
+        }
         if let Some(tag) = &order.if_match {
             request = request.header(IF_MATCH, tag);
         }

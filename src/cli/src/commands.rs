@@ -9,6 +9,7 @@ mod disk;
 mod events;
 mod job;
 mod migrate;
+mod people;
 mod system;
 mod worker;
 
@@ -35,6 +36,10 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             let path = path.ok_or_else(|| Failure::local("there is no place for contexts; set HOME or XDG_CONFIG_HOME"))?;
             return context::run(form, command, &flags, &path).await;
         }
+        Command::Login(wanted) => {
+            let path = path.ok_or_else(|| Failure::local("there is no place to keep the session; set HOME or XDG_CONFIG_HOME"))?;
+            return people::login(form, wanted, &flags, &path).await;
+        }
         _ => {}
     }
     let path = path.unwrap_or_else(|| PathBuf::from("contexts.yaml"));
@@ -42,6 +47,10 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let connection = resolve(&flags, variable, &contexts, &path)?;
     let session = Session { client: Client::new(&connection)?, form };
     match command {
+        Command::Logout => people::logout(&session, &connection, &path).await,
+        Command::Whoami => people::whoami(&session).await,
+        Command::User(command) => people::user(&session, command).await,
+        Command::Token(command) => people::token(&session, command).await,
         Command::Device(command) => device::run(&session, command).await,
         Command::Explain(Explain::Device { mac, look }) => device::explain(&session, mac, look).await,
         Command::Worker(command) => worker::run(&session, command).await,
@@ -65,8 +74,8 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Restore(wanted) => archive::restore(&session, wanted).await,
         Command::Ca => system::ca(&session).await,
         Command::Api(Api::Openapi) => system::openapi(&session).await,
-        // Both are done above, without an appliance.
-        Command::Context(_) | Command::Completions { .. } => Ok(()),
+        // These are done above.
+        Command::Login(_) | Command::Context(_) | Command::Completions { .. } => Ok(()),
     }
 }
 

@@ -3,6 +3,8 @@
 //! What is not in the table is refused to everybody, so a new route is closed until it has a row. `tests/golden/roles.csv` is the
 //! same table for people.
 
+pub mod lockout;
+pub mod people;
 mod table;
 
 use serde::{Deserialize, Serialize};
@@ -157,6 +159,10 @@ pub fn limits() -> Vec<&'static str> {
     tags.dedup();
     tags
 }
+
+#[cfg(test)]
+#[path = "access/people_tests.rs"]
+mod people_tests;
 
 #[cfg(test)]
 #[path = "access/tests.rs"]

@@ -135,6 +135,13 @@ fn is_os_word(text: &str) -> bool {
 }
 
 text_name!(
+    /// A user's name: of a person, or of a program that has tokens.
+    UserName, "user name",
+    "use 1 to 32 of a-z, 0-9, '.', '_' and '-', beginning with a letter",
+    |text| is_os_word(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
+);
+
+text_name!(
     /// A Worker's identity; it *is* the hostname, so it is one DNS label in lower case (K03).
     WorkerId, "worker_id",
     "use 1 to 63 of a-z, 0-9 and '-', not starting or ending with '-'", is_dns_label

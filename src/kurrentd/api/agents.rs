@@ -1,11 +1,12 @@
 //! Storage nodes: this appliance, and others that are recorded.
 
+use super::Api;
 use super::body::{Body, Query, Segments};
 use super::etag::{Conditions, IfMatch, tagged};
 use super::names::{NodeName, Note, Time};
 use super::page::Piece;
 use super::problem::Problem;
-use super::{ACTOR, Api};
+use crate::api::guard::actor;
 use crate::ledger::expect::{Expectation, etag_of};
 use crate::storage::{DataPlane, NodeStatus};
 use axum::Json;
@@ -191,7 +192,7 @@ async fn add_agent(State(api): State<Api>, Body(body): Body<AddAgent>) -> Result
     let mut roles: Vec<Role> = roles.into_iter().map(role).collect();
     roles.dedup();
     let agent = Agent { name: name.clone(), base_url: body.base_url, roles, drained: false, note: body.note, added_at: None };
-    let (_, ledger) = api.shared.ledger.submit(Change::AddAgent { agent }, ACTOR).await?;
+    let (_, ledger) = api.shared.ledger.submit(Change::AddAgent { agent }, &actor()).await?;
     let answer = answer(&api, &ledger, &name, StatusCode::CREATED).await?;
     Ok(([(LOCATION, format!("/v1/agents/{name}"))], answer).into_response())
 }
@@ -222,7 +223,7 @@ async fn edit(api: &Api, conditions: &Conditions, name: AgentName, body: EditAge
     let roles = body.roles.map(|words| words.into_iter().map(role).collect());
     let change = Change::EditAgent { name: name.clone(), base_url: body.base_url, roles, drained: body.drained, note: body.note };
     let expected = conditions.expect(|tag| Expectation::Agent(name.clone(), tag));
-    let (_, ledger) = api.shared.ledger.submit_if(change, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(change, &actor(), expected).await?;
     answer(api, &ledger, &name, StatusCode::OK).await
 }
 
@@ -280,6 +281,6 @@ async fn probe_agent(State(api): State<Api>, conditions: Conditions, path: Segme
 async fn remove_agent(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<StatusCode, Problem> {
     let name: AgentName = path.read("name")?;
     let expected = conditions.expect(|tag| Expectation::Agent(name.clone(), tag));
-    api.shared.ledger.submit_if(Change::RemoveAgent { name }, ACTOR, expected).await?;
+    api.shared.ledger.submit_if(Change::RemoveAgent { name }, &actor(), expected).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,11 +1,12 @@
 //! Backup and restore. Passphrases come in bodies only, and are wiped.
 
+use super::Api;
 use super::body::Body as Json_;
 use super::file_body::FileBody;
 use super::idempotency::ShownOnce;
 use super::names::Time;
 use super::problem::Problem;
-use super::{ACTOR, Api};
+use crate::api::guard::actor;
 use crate::audit::Event;
 use crate::backup::{self, BackupError, MAX_ARCHIVE_BYTES, Passphrase, Restored, Source, Target};
 use axum::Json;
@@ -59,7 +60,7 @@ fn alone(api: &Api) -> Result<tokio::sync::MutexGuard<'_, ()>, Problem> {
 }
 
 fn record(api: &Api, verb: &'static str, result: &str) {
-    let event = Event { actor: ACTOR.into(), verb, device: None, object: String::new(), result: result.to_owned(), detail: String::new() };
+    let event = Event { actor: actor(), verb, device: None, object: String::new(), result: result.to_owned(), detail: String::new() };
     api.shared.audit.record(event);
 }
 

@@ -1,7 +1,8 @@
 //! Batches: a plan is made of one ledger, and carried out only on that ledger.
 
+use super::Api;
 use super::problem::Problem;
-use super::{ACTOR, Api};
+use crate::api::guard::actor;
 use crate::ledger::SubmitError;
 use crate::ledger::expect::Expectation;
 use kurrent_core::ledger::plan::MAX_ITEMS;
@@ -52,7 +53,7 @@ pub(super) async fn run<T>(
         // A plan that somebody saw runs on its own ledger or not at all. Otherwise what is told is the plan of the ledger that
         // the writer applied it to, whatever others did in between.
         let expected = order.generation.map(Expectation::Generation).into_iter().collect();
-        match api.shared.ledger.make(change(&planned), ACTOR, expected).await {
+        match api.shared.ledger.make(change(&planned), &actor(), expected).await {
             Ok(made) => return Ok(Applied { plan: plan(&made.before), generation: made.after.generation, applied: true }),
             Err(SubmitError::Rejected(_)) if order.generation.is_none() && tries > 0 => tries = tries.saturating_sub(1),
             Err(error) => return Err(error.into()),

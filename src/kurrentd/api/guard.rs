@@ -1,12 +1,22 @@
 //! In front of every handler: who asks, and whether `core::access` lets them.
+//!
+//! A secret in a URL is refused before anybody looks at it. A token comes in the header `Authorization`, or, for the console, in a
+//! cookie; then what changes something has to come from our own pages.
 
 use super::problem::Problem;
+use super::serve::From;
 use super::{Api, etag, openapi};
+use crate::audit::{AT_THE_DOOR, Event};
+use crate::people::{PREFIX, PeopleError, asker};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::middleware::Next;
 use axum::response::Response;
-use kurrent_core::access::{Asker, Refusal, Role, may};
+use kurrent_core::access::lockout::Side;
+use kurrent_core::access::people::Standing;
+use kurrent_core::access::{Asker, Refusal, may};
+use std::net::IpAddr;
 
 /// What is served although the ledgers do not read: it says what is wrong, or does not need them.
 const WITHOUT_LEDGER: [&str; 10] = [
@@ -22,34 +32,170 @@ const WITHOUT_LEDGER: [&str; 10] = [
     "/v1/restore/archive",
     "/v1/restore",
 ];
+/// The same for all that is below: people are kept elsewhere.
+const PEOPLE: [&str; 5] = ["/v1/login", "/v1/logout", "/v1/whoami", "/v1/users", "/v1/tokens"];
+/// Keys of a query string that a secret could be the value of.
+const SECRET_KEYS: [&str; 9] = ["token", "access_token", "bearer", "authorization", "auth", "password", "passphrase", "secret", "api_key"];
+/// The cookie of a session. `__Host-`: a browser takes it from us alone, over TLS.
+pub(super) const COOKIE_NAME: &str = "__Host-kurrent";
+const NOBODY: &str = "api client";
+
+tokio::task_local! {
+    /// Who asked for what this task does.
+    static ACTING: String;
+}
+
+/// As the audit has them: `user NAME` or `token NAME/ID`. In the request's extensions.
+#[derive(Clone)]
+pub(super) struct Actor(pub(super) String);
+
+/// Who asked for what is being done, for the audit.
+pub(super) fn actor() -> String {
+    ACTING.try_with(Clone::clone).unwrap_or_else(|_| NOBODY.into())
+}
+
+/// What a request proves. In its extensions.
+#[derive(Clone)]
+pub(super) enum Who {
+    Nobody,
+    FirstRun,
+    Person(Standing),
+}
+
+impl Who {
+    fn asker(&self) -> Asker<'_> {
+        match self {
+            Self::Nobody => Asker::Nobody,
+            Self::FirstRun => Asker::FirstRun,
+            Self::Person(standing) => asker(standing),
+        }
+    }
+
+    fn actor(&self) -> Option<String> {
+        match self {
+            Self::Nobody => None,
+            Self::FirstRun => Some("first-run token".into()),
+            Self::Person(standing) if standing.session => Some(format!("user {}", standing.user)),
+            Self::Person(standing) => Some(format!("token {}/{}", standing.user, standing.id)),
+        }
+    }
+
+    /// The person; the table lets nobody else to a handler that asks.
+    pub(super) fn person(&self) -> Result<&Standing, Problem> {
+        match self {
+            Self::Person(standing) => Ok(standing),
+            Self::Nobody | Self::FirstRun => {
+                Err(Problem::new(403, "role_missing", "this is for somebody who has logged in; do that first"))
+            }
+        }
+    }
+}
+
+/// Handlers run with the name of who asked.
+pub(super) async fn act(request: Request, next: Next) -> Response {
+    let actor = request.extensions().get::<Actor>().map_or_else(|| NOBODY.to_owned(), |Actor(name)| name.clone());
+    ACTING.scope(actor, next.run(request)).await
+}
 
 /// Nobody gets past here whom the table does not let; with unreadable ledgers only what does not need them.
-pub(super) async fn guard(State(api): State<Api>, request: Request, next: Next) -> Result<Response, Problem> {
-    let offered = request.headers().get(AUTHORIZATION).map(|v| v.as_bytes());
-    let offered = offered.and_then(|v| v.split_at_checked(7)).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
-    let asker = match offered {
-        None => Asker::Nobody,
-        Some((_, token)) if !api.token.matches(token) => {
-            let event = crate::audit::Event {
-                actor: "api client".into(),
-                verb: "api",
-                device: None,
-                object: String::new(),
-                result: "token_wrong".into(),
-                detail: String::new(),
-            };
-            api.shared.audit.record(event);
-            return Err(Problem::new(401, "token_wrong", "this token is not valid here; the appliance's console shows the right one"));
-        }
-        Some(_) => Asker::Person { role: Role::Admin, only: &[] },
-    };
-    permitted(asker, &request)?;
-    if api.shared.ledger.unreadable() && !WITHOUT_LEDGER.contains(&request.uri().path()) {
+pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Next) -> Result<Response, Problem> {
+    if has_secret(request.uri()) {
+        let what =
+            "a URL is no place for a token or a password: it is kept in histories and logs; send the header 'Authorization: Bearer TOKEN'";
+        return Err(refused(&api, None, Problem::new(400, "token_in_url", what)));
+    }
+    let who = who(&api, &request).map_err(|problem| refused(&api, None, problem))?;
+    permitted(who.asker(), &request).map_err(|problem| refused(&api, who.actor(), problem))?;
+    let path = request.uri().path();
+    let of_people = PEOPLE.iter().any(|p| path.strip_prefix(p).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
+    if api.shared.ledger.unreadable() && !of_people && !WITHOUT_LEDGER.contains(&path) {
         return Err(Problem::new(503, "ledger_unreadable", api.shared.ledger.fault().unwrap_or_default()));
     }
     etag::check(request.headers())?;
     etag::heeded(&request)?;
+    if let Some(actor) = who.actor() {
+        request.extensions_mut().insert(Actor(actor));
+    }
+    request.extensions_mut().insert(who);
     Ok(next.run(request).await)
+}
+
+/// Tells the audit of a refusal; how many there can be is bounded there.
+fn refused(api: &Api, actor: Option<String>, problem: Problem) -> Problem {
+    // Who sends nothing at all is not worth a line.
+    if problem.code() != "token_missing" {
+        let actor = actor.unwrap_or_else(|| NOBODY.into());
+        let result = problem.code().to_owned();
+        api.shared.audit.record(Event { actor, verb: AT_THE_DOOR, device: None, object: String::new(), result, detail: String::new() });
+    }
+    problem
+}
+
+/// Whether a URL holds what could be a secret, by the names of its query's keys, by its form, or before its host.
+fn has_secret(uri: &Uri) -> bool {
+    let decoded = |text: &str| String::from_utf8_lossy(&percent_decoded(text)).to_ascii_lowercase();
+    let query = uri.query().unwrap_or_default();
+    let keys = query.split('&').map(|pair| decoded(pair.split('=').next().unwrap_or_default()).replace('-', "_"));
+    uri.authority().is_some_and(|a| a.as_str().contains('@'))
+        || keys.into_iter().any(|key| SECRET_KEYS.contains(&key.as_str()))
+        || decoded(query).contains(PREFIX)
+        || decoded(uri.path()).contains(PREFIX)
+}
+
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let mut octets = text.bytes().peekable();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(octet) = octets.next() {
+        let mut rest = octets.clone();
+        let digits = [rest.next().unwrap_or_default(), rest.next().unwrap_or_default()];
+        let mut one = [0];
+        if octet == b'%' && hex::decode_to_slice(digits, &mut one).is_ok() {
+            decoded.push(one[0]);
+            octets = rest;
+        } else {
+            decoded.push(octet);
+        }
+    }
+    decoded
+}
+
+/// Who asks, by the token in the header or the cookie.
+fn who(api: &Api, request: &Request) -> Result<Who, Problem> {
+    let headers = request.headers();
+    let bearer = headers.get(AUTHORIZATION).and_then(|v| v.as_bytes().split_at_checked(7));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer ")).map(|(_, token)| token);
+    let by_cookie = bearer.is_none();
+    let Some(token) = bearer.or_else(|| cookie(headers)) else { return Ok(Who::Nobody) };
+    if !by_cookie && api.shared.people.first_run().is_some_and(|first| first.matches(token)) {
+        return Ok(Who::FirstRun);
+    }
+    let standing = std::str::from_utf8(token).ok().map_or(Ok(None), |token| api.shared.people.standing(token))?;
+    let what = "this token is not valid here: it has ended, or never was; log in with 'kurrent login'";
+    let standing = standing.ok_or_else(|| Problem::new(401, "token_wrong", what))?;
+    if by_cookie && !matches!(*request.method(), Method::GET | Method::HEAD) && !from_our_pages(headers) {
+        let what =
+            "a request with the cookie has to come from the console's own pages; programs send the header 'Authorization: Bearer TOKEN'";
+        return Err(Problem::new(403, "cross_site", what));
+    }
+    Ok(Who::Person(standing))
+}
+
+fn cookie(headers: &HeaderMap) -> Option<&[u8]> {
+    let pairs = headers.get_all(COOKIE).iter().flat_map(|v| v.as_bytes().split(|o| *o == b';'));
+    pairs.map(<[u8]>::trim_ascii).find_map(|pair| pair.strip_prefix(COOKIE_NAME.as_bytes())?.strip_prefix(b"="))
+}
+
+/// What a browser says of the page that asks; it lets no page change these headers.
+fn from_our_pages(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|v: &axum::http::HeaderValue| v.to_str().ok());
+    match text("sec-fetch-site") {
+        Some(site) => site == "same-origin",
+        None => {
+            let origin = headers.get(ORIGIN).and_then(|v| v.to_str().ok());
+            let origin = origin.and_then(|o| o.strip_prefix("https://").or_else(|| o.strip_prefix("http://")));
+            origin.is_some_and(|o| headers.get(HOST).and_then(|h| h.to_str().ok()) == Some(o))
+        }
+    }
 }
 
 /// Asks the table. What is no route at all is the router's to answer, but not to nobody.
@@ -59,7 +205,7 @@ fn permitted(asker: Asker, request: &Request) -> Result<(), Problem> {
         Ok(()) => Ok(()),
         Err(Refusal::NotListed) if asker != Asker::Nobody && !openapi::is_described(request.method(), path) => Ok(()),
         Err(Refusal::NotListed | Refusal::TokenMissing) if asker == Asker::Nobody => {
-            let what = "a bearer token is needed: send the header 'Authorization: Bearer TOKEN'; the console shows the first-run token";
+            let what = "a token is needed: log in with 'kurrent login', or send the header 'Authorization: Bearer TOKEN'";
             Err(Problem::new(401, "token_missing", what))
         }
         Err(refusal) => Err(Problem::new(403, code(&refusal), refusal.to_string())),
@@ -73,5 +219,101 @@ fn code(refusal: &Refusal) -> &'static str {
         Refusal::TokenMissing => "token_missing",
         Refusal::FirstRunOnly => "first_run_only",
         Refusal::TagMissing { .. } => "tag_missing",
+    }
+}
+
+/// Where a request comes from.
+pub(super) fn side(api: &Api, request: Option<&From>) -> (IpAddr, Side) {
+    let address = request.map_or(IpAddr::from([0, 0, 0, 0]), |from| from.peer.ip());
+    let network = &api.shared.config.boot_network;
+    let link_local = |a: IpAddr| matches!(a, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let side = match address {
+        IpAddr::V4(v4) if network.contains(v4) => Side::Boot,
+        _ if address.is_loopback() => Side::Loopback,
+        _ if link_local(address) => Side::Boot,
+        _ => Side::Elsewhere,
+    };
+    (address, side)
+}
+
+impl std::convert::From<PeopleError> for Problem {
+    fn from(error: PeopleError) -> Self {
+        match error {
+            PeopleError::Refused(refused) => Self::new(refused.status, refused.code, refused.detail),
+            PeopleError::LockedOut(wait) => {
+                let seconds = wait.as_secs().saturating_add(1);
+                let what = format!("there were wrong passwords before; try again in {seconds} s");
+                Self::new(429, "locked_out", what).retry_after(seconds)
+            }
+            PeopleError::Busy => Self::new(503, "busy", "too many log in at this moment; try again"),
+            PeopleError::Unreadable => {
+                Self::new(503, "users_unreadable", "the users do not read: the appliance's screen and log say which line is wrong")
+            }
+            PeopleError::Edited(path) => {
+                let what = format!("{} was edited while kurrentd runs; restart kurrentd, so that it reads the file", path.display());
+                Self::new(409, "users_edited", what)
+            }
+            PeopleError::NotDurable(why) => Self::new(507, "not_durable", format!("{why}; make room, or check the disk")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_in_a_url_is_found_however_it_is_written() {
+        for url in [
+            "/v1/status?token=x",
+            "/v1/status?limit=1&Access_Token=x",
+            "/v1/status?access-token=x",
+            "/v1/status?%74oken=x",
+            "/v1/status?AUTHORIZATION",
+            "/v1/devices?label=krt_0123456789ab_x",
+            "/v1/devices/%6brt_0123456789ab_x",
+            "http://ada:secret@host/v1/status",
+        ] {
+            assert!(has_secret(&url.parse().unwrap()), "{url}");
+        }
+        for url in [
+            "/v1/status",
+            "/v1/devices?label=a%3Db&limit=2",
+            "/v1/join-tokens/x?cursor=dG9rZW4",
+            "http://host/v1/status",
+            "/v1/x?%",
+            "/?%4",
+        ] {
+            assert!(!has_secret(&url.parse().unwrap()), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_cookie_is_found_among_others_and_only_under_its_whole_name() {
+        let headers = |text: &str| [(COOKIE, text.parse().unwrap())].into_iter().collect::<HeaderMap>();
+        assert_eq!(cookie(&headers("a=b; __Host-kurrent=krt_x; c=d")), Some(b"krt_x".as_slice()));
+        for none in ["a=b", "__Host-kurrentx=1", "x__Host-kurrent=1", ""] {
+            assert_eq!(cookie(&headers(none)), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn only_our_own_pages_change_something_with_a_cookie() {
+        let headers =
+            |pairs: &[(&'static str, &str)]| pairs.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect::<HeaderMap>();
+        let host = ("host", "10.0.0.1:8443");
+        for (pairs, expected) in [
+            (vec![host, ("sec-fetch-site", "same-origin")], true),
+            (vec![host, ("origin", "https://10.0.0.1:8443")], true),
+            (vec![host, ("sec-fetch-site", "cross-site"), ("origin", "https://10.0.0.1:8443")], false),
+            (vec![host, ("sec-fetch-site", "same-site")], false),
+            (vec![host, ("sec-fetch-site", "none")], false),
+            (vec![host, ("origin", "https://10.0.0.1")], false),
+            (vec![host, ("origin", "https://evil.example")], false),
+            (vec![host, ("origin", "null")], false),
+            (vec![host], false),
+        ] {
+            assert_eq!(from_our_pages(&headers(&pairs)), expected, "{pairs:?}");
+        }
     }
 }

@@ -5,8 +5,9 @@
 
 mod store;
 
+use super::guard::Actor;
 use super::problem::Problem;
-use super::{ACTOR, Api, body};
+use super::{Api, body};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, ETAG, LOCATION};
@@ -26,8 +27,10 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const MAX_KEY_OCTETS: usize = 255;
 /// Headers that are part of an answer.
 const KEPT_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, ETAG];
-/// Their bodies hold a passphrase: no digest of one is kept, so a repetition is recognised by all the rest.
-const SECRET_BODIES: [&str; 2] = ["/v1/backup", "/v1/restore"];
+/// Their bodies hold a passphrase or a password: no digest of one is kept, so a repetition is recognised by all the rest.
+const SECRET_BODIES: [&str; 3] = ["/v1/backup", "/v1/restore", "/v1/users"];
+/// Their names in those bodies.
+const SECRET_FIELDS: [&str; 2] = ["passphrase", "password"];
 
 /// On an answer that holds a secret: it is not kept, and a repetition is told so.
 #[derive(Clone, Copy)]
@@ -39,13 +42,16 @@ pub(super) async fn once(State(api): State<Api>, request: Request, next: Next) -
         return Ok(next.run(request).await);
     }
     let key = if request.method() == Method::POST { key(request.headers())? } else { None };
-    let Some(key) = key else {
+    let actor = request.extensions().get::<Actor>().cloned();
+    // Nobody leaves nothing behind here.
+    let key = key.zip(actor);
+    let Some((key, Actor(actor))) = key else {
         // A task of its own: a client that goes away must not leave half a change behind, nor a panic end the connection.
         return tokio::spawn(next.run(request)).await.map_err(|_| super::problem::of_panic());
     };
     let (parts, body) = request.into_parts();
     let octets = body::octets(parts.uri.path(), body).await?;
-    let slot = Slot { actor: ACTOR.into(), key };
+    let slot = Slot { actor, key };
     let digest = digest(&parts, &octets);
     let store = Arc::clone(&api.once);
     let began = blocking({
@@ -90,7 +96,7 @@ fn digest(parts: &axum::http::request::Parts, body: &[u8]) -> String {
     let kind = body::media_type(&parts.headers).unwrap_or_default();
     let shown;
     let body = if SECRET_BODIES.contains(&parts.uri.path()) {
-        shown = without_passphrase(body);
+        shown = without_secrets(body);
         shown.as_bytes()
     } else {
         body
@@ -103,10 +109,10 @@ fn digest(parts: &axum::http::request::Parts, body: &[u8]) -> String {
     hex::encode(sha.finalize())
 }
 
-/// The fields of a body but its passphrase, which is not copied; of what is no object nothing, as it will be refused.
-fn without_passphrase(body: &[u8]) -> String {
+/// The fields of a body but its secrets, which are not copied; of what is no object nothing, as it will be refused.
+fn without_secrets(body: &[u8]) -> String {
     let mut fields: BTreeMap<String, &serde_json::value::RawValue> = serde_json::from_slice(body).unwrap_or_default();
-    fields.remove("passphrase");
+    fields.retain(|name, _| !SECRET_FIELDS.contains(&name.as_str()));
     serde_json::to_string(&fields).unwrap_or_default()
 }
 
@@ -166,6 +172,8 @@ mod tests {
         assert_ne!(dry, restore(r#"{"passphrase": "one", "dry_run": false}"#), "a restore is not its preview");
         assert_eq!(dry, restore(r#"{"dry_run":true,"pass\u0070hrase":"two"}"#), "nothing of the passphrase is in it");
         assert_eq!(restore("x"), restore("[]"));
+        let user = |password: &str| of("/v1/users", &format!(r#"{{"name": "ada", "password": "{password}"}}"#));
+        assert_eq!(user("one"), user("two"), "nor of a password");
         assert_ne!(of("/v1/devices", r#"{"passphrase": "one"}"#), of("/v1/devices", r#"{"passphrase": "two"}"#));
     }
 }

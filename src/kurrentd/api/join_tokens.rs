@@ -1,11 +1,12 @@
 //! Join tokens: each lets one further node join, once, for some minutes. The token itself is shown once and kept as a hash.
 
+use super::Api;
 use super::body::{Body, Query, Segments};
 use super::idempotency::ShownOnce;
 use super::names::{Name, Note, Time};
 use super::page::Piece;
 use super::problem::Problem;
-use super::{ACTOR, Api};
+use crate::api::guard::actor;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
@@ -118,7 +119,7 @@ async fn create_join_token(State(api): State<Api>, Body(body): Body<CreateToken>
     };
     let view = TokenView::new(&record, now);
     let location = format!("/v1/join-tokens/{}", record.id);
-    api.shared.ledger.submit(Change::AddJoinToken { token: record }, ACTOR).await?;
+    api.shared.ledger.submit(Change::AddJoinToken { token: record }, &actor()).await?;
     let shown = Json(NewToken { view, token: token.as_str().to_owned() });
     Ok((StatusCode::CREATED, [(LOCATION, location)], Extension(ShownOnce), shown).into_response())
 }
@@ -126,6 +127,6 @@ async fn create_join_token(State(api): State<Api>, Body(body): Body<CreateToken>
 /// Revoke a join token
 #[utoipa::path(delete, path = "/v1/join-tokens/{id}", tag = "agents", responses((status = 204, description = "It opens nothing any more")))]
 async fn revoke_join_token(State(api): State<Api>, path: Segments) -> Result<StatusCode, Problem> {
-    api.shared.ledger.submit(Change::RevokeJoinToken { id: path.text("id").to_owned() }, ACTOR).await?;
+    api.shared.ledger.submit(Change::RevokeJoinToken { id: path.text("id").to_owned() }, &actor()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

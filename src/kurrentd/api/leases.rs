@@ -1,10 +1,11 @@
 //! Leases.
 
+use super::Api;
 use super::body::{Query, Segments};
 use super::names::{Address, Cursor, MacAddress, Network};
 use super::page::Wanted;
 use super::problem::Problem;
-use super::{ACTOR, Api};
+use crate::api::guard::actor;
 use crate::audit::Event;
 use crate::lease_orders::{Listed, ReleaseError};
 use axum::Json;
@@ -153,7 +154,7 @@ async fn release_lease(State(api): State<Api>, path: Segments) -> Result<Json<Re
     let result = released.as_ref().map_or_else(code, |_| "ok").to_owned();
     let device = released.as_ref().ok().copied();
     api.shared.audit.record(Event {
-        actor: ACTOR.into(),
+        actor: actor(),
         verb: "lease-release",
         device,
         object: address.to_string(),

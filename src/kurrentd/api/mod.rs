@@ -25,6 +25,7 @@ mod names;
 mod openapi;
 mod operations;
 mod page;
+mod people;
 mod problem;
 mod serve;
 mod settings;
@@ -32,10 +33,9 @@ mod storage;
 mod system;
 mod workers;
 
-use crate::secrets::Token;
 use crate::shared::SharedRef;
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use problem::Problem;
 pub use serve::serve;
 use std::sync::Arc;
@@ -43,8 +43,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
-/// Who acts when a token holder acts: there is one token until users come.
-const ACTOR: &str = "admin";
 /// How long a device mutation waits for the data plane before it answers that it has not followed yet.
 const FOLLOW_WITHIN: Duration = Duration::from_secs(5);
 /// What a mutation's `data_plane` says when the kernel has done it.
@@ -55,15 +53,14 @@ const FOLLOW_AT_ONCE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Api {
     shared: SharedRef,
-    token: Token,
     once: Arc<idempotency::Store>,
     listeners: Arc<events::Listeners>,
 }
 
 impl Api {
-    fn new(shared: SharedRef, token: Token, stopped: watch::Receiver<bool>) -> Self {
+    fn new(shared: SharedRef, stopped: watch::Receiver<bool>) -> Self {
         let once = Arc::new(idempotency::Store::open(&shared.config.state_dir.join("idempotency.jsonl")));
-        Self { shared, token, once, listeners: Arc::new(events::Listeners::new(stopped)) }
+        Self { shared, once, listeners: Arc::new(events::Listeners::new(stopped)) }
     }
 }
 
@@ -85,6 +82,7 @@ fn routes() -> OpenApiRouter<Api> {
         .merge(join_tokens::routes())
         .merge(archives::routes())
         .merge(explain::routes())
+        .merge(people::routes())
 }
 
 /// The whole router.
@@ -97,6 +95,8 @@ fn router(api: Api) -> Router {
         .method_not_allowed_fallback(async || {
             Problem::new(405, "method_not_allowed", "this path does not know this method; see the header Allow, and /v1/openapi.json")
         })
+        // Innermost: the task that a change runs in knows who asked for it.
+        .layer(from_fn(guard::act))
         .layer(from_fn_with_state(api.clone(), idempotency::once))
         .layer(from_fn_with_state(api.clone(), guard::guard))
         .with_state(api)

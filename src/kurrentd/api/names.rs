@@ -43,6 +43,8 @@ text! {
     MacAddress: "A device's MAC address, unicast and not zero; answers have lower case and colons.", MAC, 12..=17;
     /// [`kurrent_core::id::WorkerId`]
     WorkerName: "A Worker's identity and hostname: one DNS label.", LABEL, 1..=63;
+    /// [`kurrent_core::id::UserName`]
+    UserName: "A user's name.", "^[a-z][a-z0-9._-]*$", 1..=32;
     /// [`kurrent_core::id::AgentName`]
     NodeName: "A storage node's name: one DNS label; this appliance is 'local'.", LABEL, 1..=63;
     /// [`kurrent_core::id::OsName`]

@@ -4,11 +4,12 @@
 //! (errors, path segments, conditional requests, `Idempotency-Key`, the token) is added here by rule.
 
 use super::etag::{IF_MATCH_NAME, IF_NONE_MATCH_NAME};
-use super::names::{Address, DiskFile, DiskTag, MacAddress, Name, NodeName, WorkerName};
+use super::names::{Address, DiskFile, DiskTag, MacAddress, Name, NodeName, UserName, WorkerName};
 use super::problem::{self, Problem};
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use kurrent_core::access::{self, Asker};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -17,7 +18,7 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-const ABOUT: &str = "Devices, Workers, system disks and settings of one Kurrent appliance. Every request needs the bearer token. Lists \
+const ABOUT: &str = "Devices, Workers, system disks and settings of one Kurrent appliance. Who asks has a bearer token; what may be done with it is a matter of roles. Lists \
     come in pieces: `limit`, `cursor`, and `next` when more follows. Single records have an `ETag`; `If-Match` makes a change depend on \
     it. Every `POST` takes an `Idempotency-Key`: asked again with the same key and the same request, the first answer comes again.";
 
@@ -33,6 +34,7 @@ const ERRORS: &[(&str, u16, &str)] = &[
     ("TooLarge", 413, "The body is larger than this path takes."),
     ("WrongMediaType", 415, "The body is of another media type than this path takes."),
     ("NotAllowed", 422, "The body can be read, but is not allowed."),
+    ("TooMany", 429, "There were wrong passwords before; Retry-After says how long to wait."),
     ("Fault", 500, "kurrentd or the disk failed; for a change, whether it was made is unknown."),
     ("NotServed", 503, "The ledgers can not be served now."),
     ("NotDurable", 507, "It could not be made durable; nothing changed."),
@@ -86,8 +88,7 @@ pub(super) fn document(openapi: OpenApi) -> Value {
         "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
     });
     document["security"] = json!([{ "token": [] }]);
-    document["components"]["securitySchemes"] =
-        json!({ "token": { "type": "http", "scheme": "bearer", "description": "The first-run token is on the appliance's screen." } });
+    document["components"]["securitySchemes"] = json!({ "token": { "type": "http", "scheme": "bearer", "description": "`POST /v1/login` gives one; the first-run token on the appliance's screen only makes the first admin." } });
     document["components"]["schemas"]["Problem"] = schema::<Problem>();
     for (name, text) in super::names::all() {
         document["components"]["schemas"][name] = serde_json::to_value(text).unwrap_or_default();
@@ -103,6 +104,9 @@ pub(super) fn document(openapi: OpenApi) -> Value {
         for (path, item) in paths {
             for (method, operation) in item.as_object_mut().into_iter().flatten() {
                 complete(path, method, operation);
+                if access::may(Asker::Nobody, &method.to_uppercase(), path).is_ok() {
+                    operation["security"] = json!([]);
+                }
                 if let Some(body) = operation.get_mut("requestBody") {
                     // An empty body stands for `{}`; a raw one may be empty.
                     let content = &body["content"];
@@ -149,6 +153,7 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         408 | 413 | 415 | 422 => has_body || method == "post",
         409 | 507 => changes,
         412 => conditional,
+        429 => ["/v1/login", "/v1/whoami/password"].contains(&path),
         _ => false,
     };
     let Some(responses) = operation["responses"].as_object_mut() else { return };
@@ -179,6 +184,7 @@ fn segment_schema(path: &str, segment: &str) -> Value {
         "tag" => schema::<DiskTag>(),
         "address" => schema::<Address>(),
         "id" if path.starts_with("/v1/workers/") => schema::<WorkerName>(),
+        "name" if path.starts_with("/v1/users/") => schema::<UserName>(),
         "name" if path.starts_with("/v1/agents/") => schema::<NodeName>(),
         "name" => schema::<DiskFile>(),
         _ => schema::<Name>(),

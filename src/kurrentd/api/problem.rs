@@ -3,7 +3,7 @@
 use crate::ledger::SubmitError;
 use crate::storage::StorageError;
 use axum::Json;
-use axum::http::header::{CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use kurrent_core::id::InvalidName;
@@ -35,11 +35,22 @@ pub(super) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     field: Option<String>,
+    /// Seconds, as a header.
+    #[serde(skip)]
+    retry_after: Option<u64>,
 }
 
 impl Problem {
     pub(super) fn new(status: u16, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { kind: format!("{TYPE_PREFIX}{code}"), title: title(code), status, code, detail: detail.into(), field: None }
+        Self {
+            kind: format!("{TYPE_PREFIX}{code}"),
+            title: title(code),
+            status,
+            code,
+            detail: detail.into(),
+            field: None,
+            retry_after: None,
+        }
     }
 
     /// The stable word for it.
@@ -50,6 +61,12 @@ impl Problem {
     /// The field, path segment or query key at fault.
     pub(super) fn at(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
+        self
+    }
+
+    /// When it is worth trying again.
+    pub(super) fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
         self
     }
 
@@ -73,7 +90,11 @@ impl IntoResponse for Problem {
         if status.is_server_error() {
             tracing::error!("API: {} {}", self.code, self.detail);
         }
+        let wait = self.retry_after;
         let mut response = (status, Json(self)).into_response();
+        if let Some(seconds) = wait {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -10,7 +10,6 @@
 use super::https::{self, Opened};
 use super::{Api, router};
 use crate::listen::limits::{self, Limits, Place, Places};
-use crate::secrets::Token;
 use crate::shared::SharedRef;
 use anyhow::Context;
 use axum::Router;
@@ -108,7 +107,7 @@ pub(super) struct From {
 ///
 /// # Errors
 /// The port can not be bound.
-pub async fn serve(shared: SharedRef, token: Token, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
+pub async fn serve(shared: SharedRef, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
     let config = &shared.config;
     let bind = async |address: IpAddr| TcpListener::bind(SocketAddr::new(address, config.api_port)).await;
     let listener = match config.api_address {
@@ -122,23 +121,17 @@ pub async fn serve(shared: SharedRef, token: Token, stopped: watch::Receiver<boo
     let listener = listener.with_context(|| {
         format!("port {} can not be bound; stop what uses it, or change spec.http.apiPort or apiAddress", config.api_port)
     })?;
-    serve_on(listener, shared, token, stopped, LIMITS).await
+    serve_on(listener, shared, stopped, LIMITS).await
 }
 
 /// [`serve`] on a socket that is bound already.
 ///
 /// # Errors
 /// None so far; the socket is tried for ever.
-pub async fn serve_on(
-    listener: TcpListener,
-    shared: SharedRef,
-    token: Token,
-    mut stopped: watch::Receiver<bool>,
-    limits: Limits,
-) -> anyhow::Result<()> {
+pub async fn serve_on(listener: TcpListener, shared: SharedRef, mut stopped: watch::Receiver<bool>, limits: Limits) -> anyhow::Result<()> {
     let sides = Sides::new(&shared.config, limits);
     let acceptor = TlsAcceptor::from(crate::tls::config(&shared.tls)?);
-    let service = TowerToHyperService::new(router(Api::new(shared, token, stopped.clone())));
+    let service = TowerToHyperService::new(router(Api::new(shared, stopped.clone())));
     let graceful = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.read).max_buf_size(MAX_HEAD_OCTETS);

@@ -1,11 +1,12 @@
 //! Settings that change at run time: the registration window, enforcement, what Workers boot with.
 
+use super::Api;
 use super::body::{Body, given};
 use super::etag::{Conditions, IfMatch, tagged};
 use super::names::Time;
 use super::problem::Problem;
 use super::workers::BootForm;
-use super::{ACTOR, Api};
+use crate::api::guard::actor;
 use crate::ledger::expect::{Expectation, etag_of};
 use axum::Json;
 use axum::extract::State;
@@ -71,7 +72,7 @@ struct EditSettings {
     responses((status = 200, description = "As they are now", body = Settings, headers(("ETag" = String)))))]
 async fn edit_settings(State(api): State<Api>, conditions: Conditions, Body(body): Body<EditSettings>) -> Result<Response, Problem> {
     let change = Change::EditSettings { enforcement: body.enforcement, boot: body.boot.map(Into::into) };
-    let (_, ledger) = api.shared.ledger.submit_if(change, ACTOR, conditions.expect(Expectation::Settings)).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(change, &actor(), conditions.expect(Expectation::Settings)).await?;
     Ok(tagged(&etag_of(&ledger.settings), Json(Settings::of(&api, &ledger))))
 }
 
@@ -119,7 +120,7 @@ pub(super) fn minutes_ahead(minutes: u32) -> Result<Wall, Problem> {
     responses((status = 200, description = "Open", body = Window)))]
 async fn open_window(State(api): State<Api>, Body(body): Body<OpenWindow>) -> Result<Json<Window>, Problem> {
     let minutes = body.minutes.unwrap_or(u32::from(api.shared.config.registration_minutes));
-    let (_, ledger) = api.shared.ledger.submit(Change::OpenWindow { until: minutes_ahead(minutes)? }, ACTOR).await?;
+    let (_, ledger) = api.shared.ledger.submit(Change::OpenWindow { until: minutes_ahead(minutes)? }, &actor()).await?;
     Ok(Json(Window::of(&ledger)))
 }
 
@@ -127,6 +128,6 @@ async fn open_window(State(api): State<Api>, Body(body): Body<OpenWindow>) -> Re
 #[utoipa::path(delete, path = "/v1/settings/registration-window", tag = "settings",
     responses((status = 200, description = "Closed", body = Window)))]
 async fn close_window(State(api): State<Api>) -> Result<Json<Window>, Problem> {
-    let (_, ledger) = api.shared.ledger.submit(Change::CloseWindow, ACTOR).await?;
+    let (_, ledger) = api.shared.ledger.submit(Change::CloseWindow, &actor()).await?;
     Ok(Json(Window::of(&ledger)))
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::listen::limits::Limits;
 use crate::shared::Shared;
+use kurrent_core::access::Role;
 use kurrent_core::config::{BootNetwork, Config};
 use kurrent_sys::configfs::Nvmet;
 use kurrent_sys::configfs::fake::FakeKernel;
@@ -19,10 +20,13 @@ mod every_field;
 mod explained;
 mod hostile;
 mod once;
+mod people;
 mod roles;
 mod running;
 mod storage;
 mod versions;
+
+use people::token_of;
 
 struct Server {
     address: SocketAddr,
@@ -51,11 +55,11 @@ async fn server_with(folder: tempfile::TempDir, limits: Limits) -> Server {
     while shared.tls.ca_pem().is_none() {
         tokio::task::yield_now().await;
     }
-    let token = crate::secrets::first_run_token(&shared.config.state_dir.join("secrets")).unwrap();
+    let text = token_of(&shared, "ada", Role::Admin, true).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, text) = (listener.local_addr().unwrap(), token.reveal().to_owned());
+    let address = listener.local_addr().unwrap();
     let (stop, stopped) = watch::channel(false);
-    let served = tokio::spawn(serve::serve_on(listener, shared.clone(), token, stopped, limits));
+    let served = tokio::spawn(serve::serve_on(listener, shared.clone(), stopped, limits));
     Server { address, token: text, shared, stop, served, folder }
 }
 
@@ -238,7 +242,7 @@ async fn nobody_gets_in_without_the_token() {
     }
     let (status, _) =
         api.raw(format!("GET /v1/status?token={} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", api.token).as_bytes()).await;
-    assert_eq!(status, 401, "a token in a URL is no token");
+    assert_eq!(status, 400, "a token in a URL is no token");
 }
 
 #[tokio::test]

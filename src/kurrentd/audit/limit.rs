@@ -1,5 +1,5 @@
 //! What strangers cause must not fill the disk: repeats are counted, and all of them together have a budget a minute.
-//! What people (`admin`) and the appliance (`system`) do is always written, and so is what was granted to a device: nobody may
+//! What people (`user`, `token`) and the appliance (`system`) do is always written, and so is what was granted to a device: nobody may
 //! hide an admission behind noise.
 
 use super::{BY_HAND, Event};
@@ -17,11 +17,16 @@ const MAX_KINDS: usize = 1024;
 
 /// What a device is granted, and what bounds it: the ledger's size and the window, the window or an order, the challenges of a
 /// device that a minute may use up.
-const GRANTS: [(&str, &str); 3] = [("report", "admitted"), ("report", "key_stored"), ("boot-vars", "ok")];
+const GRANTS: [(&str, &str); 4] = [("report", "admitted"), ("report", "key_stored"), ("boot-vars", "ok"), ("user-create", "ok")];
+
+/// The verb of what was refused before anybody looked at it: also somebody with a token can ask for that endlessly.
+pub const AT_THE_DOOR: &str = "api";
 
 /// Whether an event counts against the limits of strangers.
 pub(super) fn is_limited(event: &Event) -> bool {
-    !(["admin", "system", BY_HAND].contains(&event.actor.as_str()) || GRANTS.contains(&(event.verb, event.result.as_str())))
+    let person = event.actor.starts_with("user ") || event.actor.starts_with("token ");
+    let ours = (person && event.verb != AT_THE_DOOR) || ["system", BY_HAND].contains(&event.actor.as_str());
+    !(ours || GRANTS.contains(&(event.verb, event.result.as_str())))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -135,7 +140,11 @@ mod tests {
         let written = (0..5000).filter(|n| limit.take(&event("device", *n), at) == Verdict::Write).count();
         assert_eq!(written, 120);
         assert_eq!(limit.due(at, true).into_iter().map(|d| d.1).sum::<u64>(), 5000 - 120);
-        assert!((0..500).all(|n| limit.take(&event("admin", n), at) == Verdict::Write));
+        for actor in ["user ada", "token ada/0123456789ab", "system", BY_HAND] {
+            assert!((0..500).all(|n| limit.take(&event(actor, n), at) == Verdict::Write), "{actor}");
+        }
+        let refused = Event { verb: AT_THE_DOOR, ..event("user ada", 1) };
+        assert_eq!(limit.take(&refused, at), Verdict::Counted, "what is refused at the door is bounded for everybody");
     }
 
     #[test]

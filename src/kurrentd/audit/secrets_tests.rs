@@ -65,7 +65,7 @@ async fn nothing_that_a_verb_carries_besides_names_is_written() {
     let verbs: Vec<&str> = changes.iter().map(Change::verb).collect();
     for change in changes {
         // Whether it is done or refused: both are written.
-        let _ = ledger.submit(change, "admin").await;
+        let _ = ledger.submit(change, "user admin").await;
     }
     audit.flush();
     let text = std::fs::read_to_string(folder.path().join(file::NAME)).unwrap();

@@ -2,7 +2,7 @@ use super::*;
 
 fn event(verb: &'static str, n: u8, result: &str) -> Event {
     Event {
-        actor: "admin".into(),
+        actor: "user admin".into(),
         verb,
         device: Some(MacAddr([2, 0, 0, 0, 0, n])),
         object: String::new(),
@@ -170,7 +170,9 @@ fn filters_are_exact_and_a_name_finds_no_longer_one() {
     let folder = tempfile::tempdir().unwrap();
     let audit = Audit::open(folder.path()).unwrap();
     let of = |object: &str, actor: &str| Event { object: object.into(), actor: actor.into(), device: None, ..event("disk-add", 1, "ok") };
-    for (object, actor) in [("w1", "admin"), ("w10", "admin"), ("w1 0123456789ab", "admin"), ("w10 w1x", "admin2"), ("aw1", "system")] {
+    for (object, actor) in
+        [("w1", "user admin"), ("w10", "user admin"), ("w1 0123456789ab", "user admin"), ("w10 w1x", "admin2"), ("aw1", "system")]
+    {
         audit.record(of(object, actor));
     }
     let check = |filter: Filter, expected: &[u64]| {
@@ -183,7 +185,7 @@ fn filters_are_exact_and_a_name_finds_no_longer_one() {
     check(object("w1 0123456789ab"), &[3]);
     check(object("w"), &[]);
     check(object(""), &[]);
-    check(Filter { actor: Some("admin".into()), ..Filter::default() }, &[3, 2, 1]);
+    check(Filter { actor: Some("user admin".into()), ..Filter::default() }, &[3, 2, 1]);
     check(Filter { verb: Some("disk".into()), ..Filter::default() }, &[]);
 }
 
@@ -264,7 +266,7 @@ fn a_broken_chain_is_told_with_file_and_line() {
     check("operations.jsonl", &without(&new, 1), "operations.jsonl", 2);
     check("operations.jsonl", &new.replacen("\"ok\"", "\"no\"", 1), "operations.jsonl", 2);
     check("operations.jsonl", &new.replacen("{\"seq\"", "{\"sek\"", 1), "operations.jsonl", 1);
-    check("operations.jsonl.1", &old.replacen("admin", "nobody", 1), "operations.jsonl.1", 2);
+    check("operations.jsonl.1", &old.replacen("user admin", "nobody", 1), "operations.jsonl.1", 2);
     check("operations.jsonl.1", &without(&old, old.lines().count() - 1), "operations.jsonl", 1);
     // Half a line at the end was acknowledged to nobody.
     std::fs::write(&path, format!("{new}{{\"seq\":")).unwrap();

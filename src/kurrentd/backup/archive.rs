@@ -2,6 +2,7 @@
 //! tar can hold (links, folders, devices, sparse files, absolute paths, `..`) is refused, not passed over.
 
 use super::{BackupError, CONFIG, LEASES, MANIFEST, Member, SEALED};
+use crate::people::USERS;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -21,6 +22,7 @@ pub(super) fn most_octets(name: &str) -> Option<u64> {
         SEALED => Some(MAX_SEALED_BYTES),
         LEASES => Some(64 << 20),
         CONFIG => Some(1 << 20),
+        USERS => Some(crate::people::MAX_BYTES),
         // Rotated at 4 MiB; a line more may be there.
         _ if crate::audit::names().iter().any(|n| n == name) => Some(8 << 20),
         _ if crate::ledger::load::names().contains(&name) => Some(MAX_MEMBER_BYTES),

@@ -3,6 +3,7 @@
 use super::archive::{self, MAX_SEALED_BYTES, append};
 use super::seal::{self, Passphrase};
 use super::{BackupError, CONFIG, FORMAT, LEASES, MANIFEST, Manifest, Member, SEALED, SECRETS};
+use crate::people::USERS;
 use kurrent_core::ledger::Ledger;
 use kurrent_core::time::Wall;
 use kurrent_sys::store;
@@ -52,6 +53,9 @@ pub(super) fn write_texts(
     }
     if let Some(octets) = read(LEASES, &source.state_dir.join(LEASES))? {
         members.push(append(&mut tar, LEASES, &octets).map_err(&failed)?);
+    }
+    if let Some(octets) = read(USERS, &source.state_dir.join(USERS))? {
+        members.push(append(&mut tar, USERS, &octets).map_err(&failed)?);
     }
     // All are open before the first is read: the audit goes on, and may rotate.
     for (name, file) in crate::audit::open_all(source.state_dir).map_err(|(path, cause)| BackupError::Io { path, cause })? {

@@ -89,6 +89,9 @@ fn fill(archive: &Path, passphrase: &Passphrase, target: Target<'_>, folder: &Pa
         let what = "what stands inside the seal is not what the archive holds: it was put together or changed by somebody; do not use it";
         return Err(BackupError::refused("archive_forged", what));
     }
+    if let Some(fault) = crate::people::check(folder) {
+        return Err(BackupError::refused("users_invalid", format!("the users of the backup do not read: {fault}; take another copy")));
+    }
     let ledger = match crate::ledger::load::check(folder) {
         Ok(Some(ledger)) => ledger,
         Ok(None) => return Err(BackupError::refused("archive_invalid", "the archive holds no ledgers; it is no whole backup")),

@@ -50,7 +50,7 @@ impl Bench {
     }
 
     pub(crate) async fn change(&self, change: Change) {
-        self.plane.shared.ledger.submit(change, "admin").await.unwrap();
+        self.plane.shared.ledger.submit(change, "user admin").await.unwrap();
     }
 
     pub(crate) async fn open_window(&self) {

@@ -351,7 +351,7 @@ async fn a_hand_edit_is_taken_up_and_a_bad_one_refused_until_repaired_while_chan
     let audit = crate::audit::Audit::open(folder.path()).unwrap();
     let handle = LedgerHandle::open(folder.path(), audit.clone());
     for change in bound() {
-        handle.submit(change, "admin").await.unwrap();
+        handle.submit(change, "user admin").await.unwrap();
     }
     handle.flush().await;
     let before = handle.snapshot();
@@ -360,7 +360,7 @@ async fn a_hand_edit_is_taken_up_and_a_bad_one_refused_until_repaired_while_chan
     edit("devices.yml", "state: bound", "state: pooled")(folder.path());
     let refused = |h: &LedgerHandle| h.fault().is_some_and(|f| f.contains("hand edit is refused") && f.contains("devices.yml:"));
     until("half an edit is refused", &handle, refused).await;
-    handle.submit(register(2), "admin").await.unwrap();
+    handle.submit(register(2), "user admin").await.unwrap();
     handle.flush().await;
     assert!(handle.snapshot().bound.len() == 1 && refused(&handle), "the edit waits, changes do not");
     assert!(std::fs::read_to_string(folder.path().join("devices.yml")).unwrap().contains("state: pooled"), "and is not overwritten");

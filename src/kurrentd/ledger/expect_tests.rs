@@ -30,7 +30,7 @@ async fn with(folder: &Path, changes: impl IntoIterator<Item = Change>) -> (Ledg
     let audit = Audit::open(folder).unwrap();
     let handle = LedgerHandle::open(folder, audit.clone());
     for change in changes {
-        handle.submit(change, "admin").await.unwrap();
+        handle.submit(change, "user admin").await.unwrap();
     }
     (handle, audit)
 }
@@ -60,31 +60,37 @@ async fn a_change_is_refused_when_its_record_is_not_what_was_seen() {
         Expectation::Agent(AgentName::local(), etag_of(&seen.agent(&AgentName::local()).unwrap())),
         Expectation::Settings(etag_of(&seen.settings)),
     ];
-    assert_eq!(code(handle.submit_if(note(1, "first"), "admin", all.clone()).await), (200, "ok"));
-    handle.submit(bind(1, "w1", false), "admin").await.unwrap();
+    assert_eq!(code(handle.submit_if(note(1, "first"), "user admin", all.clone()).await), (200, "ok"));
+    handle.submit(bind(1, "w1", false), "user admin").await.unwrap();
     handle
-        .submit(Change::SetBoot { worker: worker("w1"), boot: BootSettings { method: Some("nvme".into()), ..Default::default() } }, "admin")
+        .submit(
+            Change::SetBoot { worker: worker("w1"), boot: BootSettings { method: Some("nvme".into()), ..Default::default() } },
+            "user admin",
+        )
         .await
         .unwrap();
     let tags = kurrent_core::ledger::MasterTags { remark: "twelve".into(), ..untagged(master) };
-    handle.submit(Change::TagMaster { tags }, "admin").await.unwrap();
+    handle.submit(Change::TagMaster { tags }, "user admin").await.unwrap();
     let drain = Change::EditAgent { name: AgentName::local(), base_url: None, roles: None, drained: Some(true), note: None };
-    handle.submit(drain, "admin").await.unwrap();
-    handle.submit(Change::EditSettings { enforcement: Some(Some(false)), boot: None }, "admin").await.unwrap();
+    handle.submit(drain, "user admin").await.unwrap();
+    handle.submit(Change::EditSettings { enforcement: Some(Some(false)), boot: None }, "user admin").await.unwrap();
     for (at, stale) in all.into_iter().enumerate() {
         let expected = match &stale {
             Expectation::Generation(_) => (409, "plan_stale"),
             Expectation::Device(_, any) if any == "*" => (200, "ok"),
             _ => (412, "precondition_failed"),
         };
-        assert_eq!(code(handle.submit_if(note(1, "second"), "admin", vec![stale]).await), expected, "{at}");
+        assert_eq!(code(handle.submit_if(note(1, "second"), "user admin", vec![stale]).await), expected, "{at}");
     }
     assert_eq!(
-        code(handle.submit_if(note(1, "x"), "admin", vec![Expectation::Device(mac(9), "*".into())]).await),
+        code(handle.submit_if(note(1, "x"), "user admin", vec![Expectation::Device(mac(9), "*".into())]).await),
         (412, "precondition_failed")
     );
     let weak = format!("W/{}", etag_of(handle.snapshot().device(mac(1)).unwrap()));
-    assert_eq!(code(handle.submit_if(note(1, "x"), "admin", vec![Expectation::Device(mac(1), weak)]).await), (412, "precondition_failed"));
+    assert_eq!(
+        code(handle.submit_if(note(1, "x"), "user admin", vec![Expectation::Device(mac(1), weak)]).await),
+        (412, "precondition_failed")
+    );
 }
 
 /// Long work ends for the Worker that it was begun for, or not at all.
@@ -95,11 +101,11 @@ async fn what_was_begun_for_a_worker_does_not_go_to_another_one_of_its_name() {
     let since = handle.snapshot().workers.get(&worker("w1")).unwrap().created_at;
     let begun = || vec![Expectation::WorkerSince(worker("w1"), since)];
     let failed = || Change::SetWorkerError { worker: worker("w1"), error: "the copy failed".into() };
-    handle.submit(bind(1, "w1", false), "admin").await.unwrap();
+    handle.submit(bind(1, "w1", false), "user admin").await.unwrap();
     assert_eq!(code(handle.submit_if(failed(), "system", begun()).await), (200, "ok"), "whatever else happened to it");
-    handle.submit(Change::DeleteWorker { worker: worker("w1") }, "admin").await.unwrap();
+    handle.submit(Change::DeleteWorker { worker: worker("w1") }, "user admin").await.unwrap();
     assert_eq!(code(handle.submit_if(failed(), "system", begun()).await), (404, "worker_not_found"));
-    handle.submit(Change::CreateWorker { worker: worker("w1") }, "admin").await.unwrap();
+    handle.submit(Change::CreateWorker { worker: worker("w1") }, "user admin").await.unwrap();
     assert_eq!(code(handle.submit_if(failed(), "system", begun()).await), (409, "worker_replaced"));
     assert!(handle.snapshot().workers.get(&worker("w1")).unwrap().error.is_empty());
 }
@@ -111,8 +117,10 @@ async fn of_two_changes_that_expect_the_same_only_one_is_made() {
     let (handle, _) = with(folder.path(), [register(1)]).await;
     let seen = etag_of(handle.snapshot().device(mac(1)).unwrap());
     let expected = || vec![Expectation::Device(mac(1), seen.clone())];
-    let (one, two) =
-        tokio::join!(handle.submit_if(note(1, "one"), "admin", expected()), handle.submit_if(note(1, "two"), "admin", expected()));
+    let (one, two) = tokio::join!(
+        handle.submit_if(note(1, "one"), "user admin", expected()),
+        handle.submit_if(note(1, "two"), "user admin", expected())
+    );
     let mut codes = [code(one), code(two)];
     codes.sort();
     assert_eq!(codes, [(200, "ok"), (412, "precondition_failed")]);
@@ -174,10 +182,10 @@ async fn listeners_are_told_of_durable_changes_only_and_when_they_missed_some() 
     let mut notes = handle.changes();
     let report = Change::Report { mac: mac(1), uuid: "u".into(), public_key: None, fingerprint: Fingerprint::default() };
     handle.submit(report, "device").await.unwrap();
-    assert!(handle.submit(register(1), "admin").await.is_err());
-    handle.submit(bind(1, "w9", false), "admin").await.unwrap_err();
+    assert!(handle.submit(register(1), "user admin").await.is_err());
+    handle.submit(bind(1, "w9", false), "user admin").await.unwrap_err();
     assert_eq!(notes.try_recv(), Err(TryRecvError::Empty));
     let many = (0..5000).map(|n| worker(&format!("n{n}"))).collect();
-    handle.submit(Change::CreateWorkers { workers: many }, "admin").await.unwrap();
+    handle.submit(Change::CreateWorkers { workers: many }, "user admin").await.unwrap();
     assert!(matches!(notes.try_recv(), Err(TryRecvError::Lagged(_))));
 }

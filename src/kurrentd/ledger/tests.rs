@@ -153,7 +153,7 @@ async fn what_was_acknowledged_is_there_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let handle = open(folder.path()).await;
     for change in bound() {
-        handle.submit(change, "admin").await.unwrap();
+        handle.submit(change, "user admin").await.unwrap();
     }
     // No flush, no orderly end: a new reader sees it all.
     let found = check(folder.path());
@@ -168,7 +168,7 @@ async fn changes_that_wait_together_are_committed_in_order_and_each_gets_its_ans
     let tasks: Vec<_> = (0..200u8)
         .map(|n| {
             let handle = handle.clone();
-            tokio::spawn(async move { handle.submit(register(n % 100), "admin").await })
+            tokio::spawn(async move { handle.submit(register(n % 100), "user admin").await })
         })
         .collect();
     let mut accepted = 0;
@@ -196,13 +196,13 @@ async fn a_full_disk_refuses_the_change_and_nothing_changed() {
         move |step| if *switch.lock().unwrap() && step == "journal HalfWritten" { Err(std::io::Error::other("no space")) } else { Ok(()) },
     );
     let handle = LedgerHandle::start(files, ledger, crate::audit::Audit::open(folder.path()).unwrap());
-    handle.submit(register(1), "admin").await.unwrap();
+    handle.submit(register(1), "user admin").await.unwrap();
     *full.lock().unwrap() = true;
-    assert!(matches!(handle.submit(register(2), "admin").await, Err(SubmitError::NotDurable(_))));
+    assert!(matches!(handle.submit(register(2), "user admin").await, Err(SubmitError::NotDurable(_))));
     assert_eq!(handle.snapshot().devices.len(), 1);
     assert!(handle.fault().is_some_and(|f| f.contains("journal.jsonl")));
     *full.lock().unwrap() = false;
-    handle.submit(register(3), "admin").await.unwrap();
+    handle.submit(register(3), "user admin").await.unwrap();
     assert_eq!(handle.fault(), None);
     assert_eq!(check(folder.path()).devices.keys().copied().collect::<Vec<_>>(), [mac(1), mac(3)]);
 }
@@ -215,10 +215,10 @@ async fn files_that_can_not_be_written_do_not_hold_changes_up() {
     // A folder where the temporary file has to go.
     let blocker = folder.path().join(format!(".devices.yml{}", kurrent_sys::store::TEMPORARY_SUFFIX));
     std::fs::create_dir(&blocker).unwrap();
-    handle.submit(register(1), "admin").await.unwrap();
+    handle.submit(register(1), "user admin").await.unwrap();
     handle.flush().await;
     assert!(handle.fault().is_some_and(|f| f.contains("devices.yml") && f.contains("safe in the journal")));
-    handle.submit(register(2), "admin").await.unwrap();
+    handle.submit(register(2), "user admin").await.unwrap();
     assert_eq!(check(folder.path()).devices.len(), 2);
     std::fs::remove_dir(&blocker).unwrap();
     handle.flush().await;
@@ -232,9 +232,9 @@ async fn a_change_in_doubt_is_told_as_such_and_nothing_more_is_taken() {
     files.cut_with(|step| if step == "journal Written" { Err(std::io::Error::other("cut")) } else { Ok(()) });
     let audit = crate::audit::Audit::open(folder.path()).unwrap();
     let handle = LedgerHandle::start(files, ledger, audit.clone());
-    let answer = handle.submit(register(1), "admin").await.unwrap_err();
+    let answer = handle.submit(register(1), "user admin").await.unwrap_err();
     assert!(matches!(&answer, SubmitError::InDoubt(w) if w.contains("journal.jsonl")), "{answer}");
-    let answer = handle.submit(register(2), "admin").await.unwrap_err();
+    let answer = handle.submit(register(2), "user admin").await.unwrap_err();
     assert!(matches!(&answer, SubmitError::Stopped(w) if w.contains("restarted")), "{answer}");
     assert!(handle.snapshot().devices.is_empty() && handle.fault().is_some_and(|f| f.contains("restarted")));
     let results: Vec<String> = audit.read(&crate::audit::Filter::default()).unwrap().entries.into_iter().rev().map(|e| e.result).collect();
@@ -247,13 +247,13 @@ async fn a_writer_that_dies_with_a_change_leaves_it_in_doubt() {
     let (mut files, ledger) = Files::open(folder.path()).unwrap();
     files.cut_with(|_| panic!("a fault in the commit"));
     let handle = LedgerHandle::start(files, ledger, crate::audit::Audit::open(folder.path()).unwrap());
-    assert!(matches!(handle.submit(register(1), "admin").await, Err(SubmitError::InDoubt(_))));
-    assert!(matches!(handle.submit(register(2), "admin").await, Err(SubmitError::Stopped(_))));
+    assert!(matches!(handle.submit(register(1), "user admin").await, Err(SubmitError::InDoubt(_))));
+    assert!(matches!(handle.submit(register(2), "user admin").await, Err(SubmitError::Stopped(_))));
     // The other way to die: the order was taken and the answer's sender is dropped.
     let (orders, mut taken) = mpsc::channel(1);
     let handle = LedgerHandle { orders, ..handle };
     tokio::spawn(async move { drop(taken.recv().await) });
-    assert!(matches!(handle.submit(register(3), "admin").await, Err(SubmitError::InDoubt(_))));
+    assert!(matches!(handle.submit(register(3), "user admin").await, Err(SubmitError::InDoubt(_))));
 }
 
 #[tokio::test]
@@ -263,7 +263,7 @@ async fn unreadable_ledgers_refuse_every_change_and_are_left_alone() {
     std::fs::write(folder.path().join("devices.yml"), "version: 1\ngeneration: 1\ndevices: [\n").unwrap();
     let handle = open(folder.path()).await;
     assert!(handle.unreadable());
-    assert!(matches!(handle.submit(register(1), "admin").await, Err(SubmitError::Stopped(w)) if w.contains("devices.yml:")));
+    assert!(matches!(handle.submit(register(1), "user admin").await, Err(SubmitError::Stopped(w)) if w.contains("devices.yml:")));
     assert_eq!(std::fs::read_to_string(folder.path().join("devices.yml")).unwrap(), "version: 1\ngeneration: 1\ndevices: [\n");
 }
 
@@ -271,7 +271,7 @@ async fn unreadable_ledgers_refuse_every_change_and_are_left_alone() {
 async fn a_refresh_is_seen_at_once_wakes_nobody_and_is_written_with_the_next_flush() {
     let folder = tempfile::tempdir().unwrap();
     let handle = open(folder.path()).await;
-    handle.submit(register(1), "admin").await.unwrap();
+    handle.submit(register(1), "user admin").await.unwrap();
     let mut watch = handle.watch();
     watch.mark_unchanged();
     let fingerprint = kurrent_core::ledger::Fingerprint { product: "box".into(), ..Default::default() };
@@ -292,7 +292,7 @@ async fn unknown_devices_knock_until_they_are_in_the_ledger() {
     let (outcome, _) = handle.submit(report, "device").await.unwrap();
     assert_eq!(outcome, Outcome::Knocking);
     assert_eq!(handle.knocking().list().len(), 1);
-    handle.submit(register(1), "admin").await.unwrap();
+    handle.submit(register(1), "user admin").await.unwrap();
     assert!(handle.knocking().list().is_empty());
 }
 

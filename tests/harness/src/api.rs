@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -12,6 +13,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// No answer of the API is longer.
 const MAX_ANSWER_OCTETS: u64 = 16 << 20;
+
+/// The lab's admin.
+const ADMIN: &str = "lab";
+const PASSWORD: &str = "correct horse battery";
 
 /// Where the API is and who asks.
 #[derive(Clone, Debug)]
@@ -89,6 +94,36 @@ impl Api {
             None => send_and_read(stream, &request, |_| Ok(())),
         };
         parse(&octets?).with_context(|| format!("{method} {path}"))
+    }
+
+    /// The same API by a session of the lab's admin, who is made with the first-run token when there is one.
+    pub fn logged_in(self, first_run: Option<&str>) -> Result<Self> {
+        const JSON: &str = "Content-Type: application/json\r\n";
+        let ask = |path: &str, head: &str, body: Value| self.exchange("POST", path, &format!("{JSON}{head}"), body.to_string().as_bytes());
+        if let Some(token) = first_run {
+            let admin = serde_json::json!({ "name": ADMIN, "role": "admin", "password": PASSWORD });
+            let made = ask("/v1/users", &format!("Authorization: Bearer {token}\r\n"), admin)?;
+            // When somebody else was first, logging in tells whether it was this admin.
+            if ![201, 401, 409].contains(&made.status) {
+                bail!("the first admin can not be made: {} {}", made.status, made.text());
+            }
+        }
+        let answer = ask("/v1/login", "", serde_json::json!({ "name": ADMIN, "password": PASSWORD }))?;
+        let session = answer.json()?;
+        let token = session.get("token").and_then(Value::as_str).with_context(|| format!("logging in: {}", answer.text()))?;
+        Ok(Self { token: token.to_owned(), ..self })
+    }
+
+    /// [`Api::logged_in`] with the first-run token of a state folder on this host. The session is kept in `kept` and used as long as
+    /// that state has its admin.
+    pub fn logged_in_at(self, state: &Path, kept: &Path) -> Result<Self> {
+        let first_run = std::fs::read_to_string(state.join("secrets/first-run-token")).ok();
+        if let (None, Ok(token)) = (&first_run, std::fs::read_to_string(kept)) {
+            return Ok(Self { token, ..self });
+        }
+        let api = self.logged_in(first_run.as_deref().map(str::trim))?;
+        std::fs::write(kept, &api.token).context("keep the session")?;
+        Ok(api)
     }
 
     /// Asks until `find` finds what it looks for.

@@ -60,7 +60,7 @@ impl Network {
 pub struct Appliance {
     /// The machine.
     pub machine: Machine,
-    /// Its API, with the first-run token.
+    /// Its API, by a session of an admin.
     pub api: Api,
     /// Power-on to "serving" on its screen.
     pub serving_after: Duration,
@@ -130,15 +130,19 @@ impl Appliance {
         let mut machine = Machine::start(lab, spec)?;
         // On the boot network it serves from here on; the API through an uplink follows when that has its address.
         let serving_after = machine.console.wait_for(" serving", SERVES_WITHIN)?.at - machine.started;
-        let token = machine.console.wait_until("the first-run token on the screen", SERVES_WITHIN, find_token)?;
+        let first_run = machine.console.wait_until("the first-run token or the admins on the screen", SERVES_WITHIN, find_way_in)?;
         // Anywhere: it is drawn before or after the token, as the daemon gets to it.
         let shown = || find_fingerprint(&machine.console.text());
         wait_until("the CA's fingerprint on the screen", SERVES_WITHIN, || Ok(shown().is_some()))?;
         let ca = shown().context("the CA's fingerprint")?;
-        let api = Api { address: api_address, token, netns, ca: Some(ca) };
-        let left = SERVES_WITHIN.saturating_sub(machine.started.elapsed());
-        api.wait_for("API", "/v1/status", left, |_| Some(()))
-            .with_context(|| format!("the appliance does not serve; its screen:\n{}", machine.console.text()))?;
+        let api = Api { address: api_address, token: String::new(), netns, ca: Some(ca) };
+        let api = loop {
+            match api.clone().logged_in(first_run.as_deref()) {
+                Err(_) if machine.started.elapsed() < SERVES_WITHIN => std::thread::sleep(Duration::from_millis(200)),
+                other => break other,
+            }
+        };
+        let api = api.with_context(|| format!("the appliance does not serve; its screen:\n{}", machine.console.text()))?;
         Ok(Self { machine, api, serving_after, network: network.clone() })
     }
 
@@ -191,6 +195,12 @@ fn forwarded_port(spec: &Spec) -> Result<u16> {
         Attachment::Multicast(_) | Attachment::Tap { .. } => None,
     });
     forwards.map(|(host, _)| *host).next().context("an appliance without an uplink has no forwarded port")
+}
+
+/// The first-run token, or that somebody has used it.
+fn find_way_in(text: &str) -> Option<(Option<String>, usize)> {
+    let used = || text.find("kurrent login").map(|at| (None, at));
+    find_token(text).map(|(token, end)| (Some(token), end)).or_else(used)
 }
 
 /// The first-run token as the screen shows it: a word of 26 base32 letters on a line that says "token".

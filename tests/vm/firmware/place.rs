@@ -115,9 +115,10 @@ impl Place {
 
     /// The API, from inside.
     pub fn api(&self) -> Result<Api> {
-        let token = fs::read_to_string(self.run.scratch().join("state/secrets/first-run-token")).context("read the first-run token")?;
         let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, API_PORT);
-        Ok(Api { address, token: token.trim().to_owned(), netns: Some(self.network.name().to_owned()), ca: None })
+        let api = Api { address, token: String::new(), netns: Some(self.network.name().to_owned()), ca: None };
+        let folder = self.run.scratch();
+        api.logged_in_at(&folder.join("state"), &folder.join("session"))
     }
 
     /// A machine on `network` with OVMF and its own PXE; `settings` are names and texts for the firmware.

@@ -67,7 +67,7 @@ pub async fn run(form: Form, command: Context, flags: &Flags, path: &Path) -> Re
 }
 
 /// The file of the CA that is to be trusted.
-async fn ca(name: &str, url: &str, flags: &Flags, contexts: &Path) -> Result<String, Failure> {
+pub(super) async fn ca(name: &str, url: &str, flags: &Flags, contexts: &Path) -> Result<String, Failure> {
     match flags.trust() {
         Some(TrustSource::File(file)) => Ca::read(&file).and_then(|_| absolute(&file)),
         Some(TrustSource::Fingerprint(fingerprint)) => trust::fetch(url, Some(fingerprint)).await?.keep(contexts, name),

@@ -31,7 +31,10 @@ fn examples(help: &str) -> Vec<String> {
 fn agreeable(path: &str) -> Reply {
     match path {
         "/v1/events" => Reply::Stream(vec![b"event: change\ndata: {\"generation\": 1}\n\n".to_vec()]),
-        _ => Reply::Json(200, json!({ "state": "done", "plan": [{}], "generation": 1, "failed": [], "devices": [], "jobs": [] })),
+        _ => Reply::Json(
+            200,
+            json!({ "state": "done", "plan": [{}], "generation": 1, "failed": [], "devices": [], "jobs": [], "token": "krt_0_x" }),
+        ),
     }
 }
 
@@ -46,6 +49,8 @@ fn asked_for() -> BTreeSet<String> {
         ("disk.img", "image"),
         (".kurrent-passphrase", "correct horse\n"),
         (".kurrent-token", "TOKEN\n"),
+        (".kurrent-password", "correct horse battery\n"),
+        (".kurrent-password2", "another password\n"),
     ] {
         std::fs::write(folder.join(name), text).unwrap();
     }
@@ -63,6 +68,9 @@ fn asked_for() -> BTreeSet<String> {
         shell.args(["-c", &format!("printf '{stdin}' | {line}")]).current_dir(folder);
         shell.env("HOME", folder).env("KURRENT_URL", &fake.url).env("KURRENT_TOKEN_FILE", folder.join("token"));
         shell.env("KURRENT_PASSPHRASE_FILE", folder.join(".kurrent-passphrase"));
+        if line.contains(" --out ci-token") {
+            let _ = std::fs::remove_file(folder.join("ci-token"));
+        }
         if line.contains(" backup ") {
             let _ = std::fs::remove_file(folder.join("monday.kurrent"));
         }

@@ -34,7 +34,7 @@ fn an_operator_gets_from_nothing_to_a_bound_device_with_a_disk() {
     let audit = daemon.ok(&["audit", "--device", "52:54:00:00:00:01", "--verb", "bind"]);
     let columns: Vec<Vec<&str>> = audit.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(columns[0], ["AT", "ACTOR", "VERB", "DEVICE", "OBJECT", "RESULT", "DETAIL", "REPEATED"], "{audit}");
-    assert_eq!(columns[1][1..], ["admin", "bind", "52:54:00:00:00:01", "w1", "ok", "-", "-"], "{audit}");
+    assert_eq!(columns[1][1..], ["user", "admin", "bind", "52:54:00:00:00:01", "w1", "ok", "-", "-"], "{audit}");
     daemon.fails(&["device", "timeline", "52:54:00:00:00:01"], 5, "no_boot_seen");
     for shown in [&["status"][..], &["target"], &["lease", "list"], &["master", "list"], &["job", "list"], &["device", "knocking"]] {
         assert!(!daemon.ok(shown).is_empty(), "{shown:?}");

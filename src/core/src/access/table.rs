@@ -5,6 +5,7 @@
 
 use super::{Least, Role, Route};
 
+const NOBODY: Least = Least::Nobody;
 const VIEWER: Least = Least::Role(Role::Viewer);
 const OPERATOR: Least = Least::Role(Role::Operator);
 const ADMIN: Least = Least::Role(Role::Admin);
@@ -77,6 +78,10 @@ pub const ROUTES: &[Route] = &[
     row("DELETE", "/v1/masters/{name}", "masters", OPERATOR),
     row("PUT", "/v1/masters/{name}/tags", "masters", OPERATOR),
     row("GET", "/v1/operations", "operations", VIEWER),
+    row("POST", "/v1/login", "session", NOBODY),
+    row("POST", "/v1/logout", "session", VIEWER),
+    row("GET", "/v1/whoami", "session", VIEWER),
+    row("PUT", "/v1/whoami/password", "session", VIEWER),
     row("GET", "/v1/settings", "settings", VIEWER),
     row("PATCH", "/v1/settings", "settings", ADMIN),
     row("GET", "/v1/settings/registration-window", "settings", VIEWER),
@@ -87,6 +92,18 @@ pub const ROUTES: &[Route] = &[
     row("GET", "/v1/state", "system", VIEWER),
     first_run("GET", "/v1/status", "system", VIEWER),
     row("GET", "/v1/target", "system", VIEWER),
+    row("GET", "/v1/tokens", "tokens", VIEWER),
+    row("POST", "/v1/tokens", "tokens", VIEWER),
+    row("DELETE", "/v1/tokens/{id}", "tokens", VIEWER),
+    row("GET", "/v1/users", "users", ADMIN),
+    first_run("POST", "/v1/users", "users", ADMIN),
+    row("GET", "/v1/users/{name}", "users", ADMIN),
+    row("PATCH", "/v1/users/{name}", "users", ADMIN),
+    row("DELETE", "/v1/users/{name}", "users", ADMIN),
+    row("PUT", "/v1/users/{name}/password", "users", ADMIN),
+    row("GET", "/v1/users/{name}/tokens", "users", ADMIN),
+    row("POST", "/v1/users/{name}/tokens", "users", ADMIN),
+    row("DELETE", "/v1/users/{name}/tokens/{id}", "users", ADMIN),
     row("GET", "/v1/workers", "workers", VIEWER),
     row("POST", "/v1/workers", "workers", OPERATOR),
     row("POST", "/v1/workers/batch", "workers", OPERATOR),

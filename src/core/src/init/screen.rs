@@ -68,7 +68,11 @@ pub fn render(view: &View) -> Vec<String> {
         lines.push(fact(if position == 0 { "API" } else { "" }, api));
     }
     lines.extend(status.ca_fingerprint.as_ref().map(|fingerprint| fact("CA SHA-256", fingerprint)));
-    lines.extend(status.first_run_token.as_ref().map(|token| fact("First token", token)));
+    match &status.first_run_token {
+        Some(token) => lines.push(fact("First token", token)),
+        None if !status.admins.is_empty() => lines.push(fact("Log in", &format!("kurrent login (admins: {})", status.admins.join(", ")))),
+        None => {}
+    }
     if !status.devices.is_empty() {
         lines.push(fact("Devices", &status.devices));
     }
@@ -189,6 +193,7 @@ mod tests {
                 api: vec!["https://10.77.0.1:8443".to_owned(), "https://10.0.2.15:8443".to_owned()],
                 first_run_token: Some("ABCDEFGHIJKLMNOPQRSTUVWXYZ".to_owned()),
                 ca_fingerprint: Some("0123456789abcdef".repeat(4)),
+                admins: vec![],
                 devices: "1 pooled, 1 bound, 0 revoked".to_owned(),
                 device: vec!["52:54:00:aa:00:01 bound node-1 root".to_owned(), "52:54:00:aa:00:02 pooled".to_owned()],
                 faults: vec![],
@@ -252,6 +257,7 @@ FAULTS
             api: many.clone(),
             first_run_token: Some(long.clone()),
             ca_fingerprint: Some(long.clone()),
+            admins: many.clone(),
             devices: long.clone(),
             device: many.clone(),
             faults: many.clone(),

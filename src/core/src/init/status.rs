@@ -22,6 +22,8 @@ pub struct Status {
     pub first_run_token: Option<String>,
     /// SHA-256 of the CA certificate in hex: what people compare before they trust.
     pub ca_fingerprint: Option<String>,
+    /// Who can let others in: names of admins, some of them.
+    pub admins: Vec<String>,
     /// Counts in words (`2 pooled, 1 bound, 0 revoked`).
     pub devices: String,
     /// Recent devices, newest first: MAC, state, worker, step.
@@ -38,7 +40,8 @@ impl Status {
     pub fn encode(&self) -> String {
         let mut text = String::new();
         line(&mut text, "serving", if self.serving { "yes" } else { "no" });
-        let lists = [("api", &self.api), ("device", &self.device), ("fault", &self.faults), ("refusal", &self.refusals)];
+        let lists =
+            [("api", &self.api), ("admin", &self.admins), ("device", &self.device), ("fault", &self.faults), ("refusal", &self.refusals)];
         if let Some(token) = &self.first_run_token {
             line(&mut text, "first_run_token", token);
         }
@@ -77,6 +80,7 @@ impl Status {
                     continue;
                 }
                 "api" => &mut status.api,
+                "admin" => &mut status.admins,
                 "device" => &mut status.device,
                 "fault" => &mut status.faults,
                 "refusal" => &mut status.refusals,
@@ -101,6 +105,7 @@ mod tests {
             api: vec!["https://10.77.0.1:8443".to_owned(), "https://192.0.2.9:8443".to_owned()],
             first_run_token: Some("ABCDEFGHIJKLMNOPQRSTUVWXYZ".to_owned()),
             ca_fingerprint: Some("ab".repeat(32)),
+            admins: vec!["ada".to_owned()],
             devices: "1 pooled, 1 bound, 0 revoked".to_owned(),
             device: vec!["52:54:00:12:34:56 bound node-1 root".to_owned()],
             faults: vec!["a=b: devices.yml line 3".to_owned()],

@@ -1,12 +1,13 @@
 //! Many devices from a file: CSV, YAML or JSON. Each line by itself: what is there is skipped, what is wrong is told, the rest is
 //! registered.
 
+use super::super::Api;
 use super::super::body::{self, Query};
 use super::super::names::{Address, Labelling, MacAddress, Note, PublicKey};
 use super::super::problem::Problem;
-use super::super::{ACTOR, Api};
 use super::rows::{self, Row};
 use super::{checked_key, checked_reservation};
+use crate::api::guard::actor;
 use axum::Json;
 use axum::extract::{Request, State};
 use kurrent_core::config::Config;
@@ -168,7 +169,7 @@ async fn register_all(api: &Api, waiting: Vec<Waiting>, imported: &mut Imported)
     let mut waiting = waiting.into_iter().peekable();
     while waiting.peek().is_some() {
         let group: Vec<_> = waiting.by_ref().take(TOGETHER).collect();
-        let asked = group.into_iter().map(async |(line, mac, change)| (line, mac, api.shared.ledger.submit(change, ACTOR).await));
+        let asked = group.into_iter().map(async |(line, mac, change)| (line, mac, api.shared.ledger.submit(change, &actor()).await));
         for (line, mac, result) in futures_util::future::join_all(asked).await {
             match result.map_err(Problem::from) {
                 Ok(_) => imported.created.push(Created { line, mac }),

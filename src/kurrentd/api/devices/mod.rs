@@ -6,12 +6,13 @@ mod orders;
 mod rows;
 mod view;
 
+use super::Api;
 use super::body::{Body, Query, Segments, given, unique_map};
 use super::etag::{Conditions, IfMatch, of_generation, tagged};
 use super::names::{Address, Cursor, DiskFile, Labelling, MacAddress, Note, PublicKey, WorkerName};
 use super::page::{MAX_LIMIT, Wanted};
 use super::problem::Problem;
-use super::{ACTOR, Api};
+use crate::api::guard::actor;
 use crate::ledger::SubmitError;
 use crate::ledger::expect::{Expectation, etag_of};
 use axum::Json;
@@ -164,7 +165,7 @@ async fn register_device(State(api): State<Api>, Body(body): Body<Register>) -> 
 
 /// Puts a device into the ledger and answers with it.
 async fn register(api: &Api, change: Change, mac: MacAddr) -> Result<Response, Problem> {
-    let (_, ledger) = api.shared.ledger.submit(change, ACTOR).await?;
+    let (_, ledger) = api.shared.ledger.submit(change, &actor()).await?;
     Ok(([(LOCATION, format!("/v1/devices/{mac}"))], answer(api, &ledger, mac, StatusCode::CREATED)?).into_response())
 }
 
@@ -216,7 +217,7 @@ async fn edit_device(State(api): State<Api>, conditions: Conditions, path: Segme
     let Edit { note, keyless_allowed, loader, reserved_address } = body;
     checked_reservation(&api.shared.config, reserved_address.flatten())?;
     let change = Change::EditDevice { mac, note, keyless_allowed, loader, address: reserved_address };
-    let (_, ledger) = api.shared.ledger.submit_if(change, ACTOR, conditions.expect(|tag| Expectation::Device(mac, tag))).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(change, &actor(), conditions.expect(|tag| Expectation::Device(mac, tag))).await?;
     answer(&api, &ledger, mac, StatusCode::OK)
 }
 
@@ -226,6 +227,6 @@ async fn edit_device(State(api): State<Api>, conditions: Conditions, path: Segme
 #[utoipa::path(delete, path = "/v1/devices/{mac}", tag = "devices", params(IfMatch), responses((status = 204, description = "Purged")))]
 async fn purge_device(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<StatusCode, Problem> {
     let mac = path.read("mac")?;
-    api.shared.ledger.submit_if(Change::Purge { mac }, ACTOR, conditions.expect(|tag| Expectation::Device(mac, tag))).await?;
+    api.shared.ledger.submit_if(Change::Purge { mac }, &actor(), conditions.expect(|tag| Expectation::Device(mac, tag))).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,14 +1,15 @@
 //! What is ordered of one device: admit, bind, unbind, revoke, rekey, labels.
 
+use super::super::Api;
 use super::super::body::{Body, Segments, unique_map};
 use super::super::data_plane;
 use super::super::etag::{Conditions, IfMatch, tagged};
 use super::super::names::{Labelling, Note, Sha256, WorkerName};
 use super::super::problem::Problem;
 use super::super::settings::minutes_ahead;
-use super::super::{ACTOR, Api};
 use super::view::{DeviceView, view};
 use super::{answer, device_of, register};
+use crate::api::guard::actor;
 use crate::ledger::expect::{Expectation, etag_of};
 use axum::Json;
 use axum::extract::State;
@@ -80,7 +81,7 @@ fn knocked_key(api: &Api, mac: MacAddr, named_hash: Option<&str>) -> Result<Stri
 
 /// Submits a change of one device and waits for the data plane.
 async fn change(api: &Api, mac: MacAddr, conditions: &Conditions, change: Change) -> Result<DeviceAnswer, Problem> {
-    let (_, ledger) = api.shared.ledger.submit_if(change, ACTOR, conditions.expect(|tag| Expectation::Device(mac, tag))).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(change, &actor(), conditions.expect(|tag| Expectation::Device(mac, tag))).await?;
     let followed = data_plane(api, ledger.generation).await;
     let device = device_of(&ledger, mac)?;
     Ok(DeviceAnswer { tag: etag_of(device), view: view(api, device, Some(followed)) })
@@ -168,7 +169,7 @@ async fn rekey_device(
     let mac = path.read("mac")?;
     let until = if body.minutes == 0 { None } else { Some(minutes_ahead(body.minutes)?) };
     let expected = conditions.expect(|tag| Expectation::Device(mac, tag));
-    let (_, ledger) = api.shared.ledger.submit_if(Change::Rekey { mac, until, signed: false }, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(Change::Rekey { mac, until, signed: false }, &actor(), expected).await?;
     answer(&api, &ledger, mac, StatusCode::OK)
 }
 
@@ -192,6 +193,6 @@ async fn label_device(
 ) -> Result<Response, Problem> {
     let mac = path.read("mac")?;
     let expected = conditions.expect(|tag| Expectation::Device(mac, tag));
-    let (_, ledger) = api.shared.ledger.submit_if(Change::Label { mac, labels: body.labels }, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(Change::Label { mac, labels: body.labels }, &actor(), expected).await?;
     answer(&api, &ledger, mac, StatusCode::OK)
 }

@@ -7,7 +7,7 @@ fn at(hours: i64) -> Wall {
 }
 
 fn slot(key: &str) -> Slot {
-    Slot { actor: "admin".into(), key: key.into() }
+    Slot { actor: "user admin".into(), key: key.into() }
 }
 
 fn answered(body: &str) -> End {

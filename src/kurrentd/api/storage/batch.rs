@@ -1,10 +1,11 @@
 //! Several disks at once.
 
 use super::disks::{content, version};
+use crate::api::Api;
 use crate::api::body::Body;
+use crate::api::guard::actor;
 use crate::api::names::{DiskFile, NodeName, SystemName, SystemVersion, WorkerName};
 use crate::api::problem::Problem;
-use crate::api::{ACTOR, Api};
 use crate::storage::{Batch, PlannedBatch, PlannedDisk};
 use axum::Json;
 use axum::extract::State;
@@ -118,7 +119,7 @@ async fn create_disks(State(api): State<Api>, Body(body): Body<CreateDisks>) -> 
         Ok(Wanted { worker: worker_id, os, os_version: version(os_version)?, content, pin: agent })
     });
     let batch = Batch { wanted: wanted.collect::<Result<_, Problem>>()?, dry_run: body.dry_run, generation: body.generation };
-    let PlannedBatch { plan, generation, jobs } = api.shared.storage.create_batch(batch, ACTOR).await?;
+    let PlannedBatch { plan, generation, jobs } = api.shared.storage.create_batch(batch, &actor()).await?;
     let status = if jobs.is_some() { StatusCode::ACCEPTED } else { StatusCode::OK };
     let plan = plan.into_iter().map(Into::into).collect();
     Ok((status, Json(DisksPlanned { plan, generation, jobs })).into_response())

@@ -2,11 +2,12 @@
 
 use crate::api::body::{Body, Query, Segments};
 use crate::api::etag::{Conditions, IfMatch, of_generation, tagged};
+use crate::api::guard::actor;
 use crate::api::names::{Cursor, DiskFile, NodeName, Note, SystemName, SystemVersion, WorkerName};
 use crate::api::page::Wanted as Piece;
 use crate::api::problem::Problem;
 use crate::api::workers::{DiskView, KeptView, worker_of};
-use crate::api::{ACTOR, Api, FOLLOWED, data_plane};
+use crate::api::{Api, FOLLOWED, data_plane};
 use crate::ledger::expect::{Expectation, etag_of};
 use crate::storage::{Adoption, Content, Created, NewDisk};
 use axum::Json;
@@ -212,7 +213,7 @@ async fn create_disk(
     let content = content(body.master, body.size_bytes)?;
     let wanted = Wanted { worker: worker.clone(), os: body.os, os_version: version(body.os_version)?, content, pin: body.agent };
     let expected = conditions.expect(|tag| Expectation::Worker(worker.clone(), tag));
-    Ok(match api.shared.storage.create_disk(NewDisk { wanted, remark: body.remark, expected }, ACTOR).await? {
+    Ok(match api.shared.storage.create_disk(NewDisk { wanted, remark: body.remark, expected }, &actor()).await? {
         Created::Disk(disk) => created(&worker, disk),
         Created::Job(job) => (StatusCode::ACCEPTED, [(LOCATION, format!("/v1/jobs/{job}"))], Json(JobStarted { job })).into_response(),
     })
@@ -248,7 +249,7 @@ async fn adopt_disk(
     let AdoptDisk { filename, os, os_version, remark } = body;
     let expected = conditions.expect(|tag| Expectation::Worker(worker.clone(), tag));
     let adoption = Adoption { worker: worker.clone(), file: filename, os, os_version: version(os_version)?, remark, expected };
-    Ok(created(&worker, api.shared.storage.adopt_disk(adoption, ACTOR).await?))
+    Ok(created(&worker, api.shared.storage.adopt_disk(adoption, &actor()).await?))
 }
 
 /// Get a disk
@@ -280,7 +281,7 @@ async fn edit_disk(
     let (worker, os_tag): (WorkerId, OsTag) = (path.read("id")?, path.read("tag")?);
     let change = Change::RemarkDisk { worker: worker.clone(), os_tag: os_tag.clone(), remark: body.remark };
     let expected = conditions.expect(|tag| Expectation::Worker(worker.clone(), tag));
-    let (_, ledger) = api.shared.ledger.submit_if(change, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(change, &actor(), expected).await?;
     let (etag, detail) = answer(&api, &ledger, &worker, &os_tag).await?;
     Ok(tagged(&etag, Json(detail)))
 }
@@ -314,7 +315,7 @@ async fn resize_disk(
 ) -> Result<Response, Problem> {
     let (worker, os_tag): (WorkerId, OsTag) = (path.read("id")?, path.read("tag")?);
     let expected = conditions.expect(|tag| Expectation::Worker(worker.clone(), tag));
-    let (_, ledger) = api.shared.storage.resize_disk(&worker, &os_tag, body.size_bytes, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.storage.resize_disk(&worker, &os_tag, body.size_bytes, &actor(), expected).await?;
     let data_plane = data_plane(&api, ledger.generation).await;
     let (etag, disk) = answer(&api, &ledger, &worker, &os_tag).await?;
     Ok(tagged(&etag, Json(DiskResized { disk, data_plane })))
@@ -354,7 +355,7 @@ async fn delete_disk(
 ) -> Result<Response, Problem> {
     let (worker, tag): (WorkerId, OsTag) = (path.read("id")?, path.read("tag")?);
     let expected = conditions.expect(|etag| Expectation::Worker(worker.clone(), etag));
-    let (kept, ledger) = api.shared.storage.delete_disk(&worker, &tag, options.delete_file, ACTOR, expected).await?;
+    let (kept, ledger) = api.shared.storage.delete_disk(&worker, &tag, options.delete_file, &actor(), expected).await?;
     let data_plane = data_plane(&api, ledger.generation).await;
     // A kernel without target exports nothing: there is nothing that it has to let go of.
     let closed = data_plane == FOLLOWED || api.shared.target.observation().no_target.is_some();

@@ -1,12 +1,13 @@
 //! Work that takes longer than a request: listed, watched, cancelled.
 
+use crate::api::Api;
 use crate::api::body::{Query, Segments};
 use crate::api::events::Place;
+use crate::api::guard::actor;
 use crate::api::names::{Name, Time};
 use crate::api::page::Piece;
 use crate::api::problem::Problem;
 use crate::api::workers::DiskView;
-use crate::api::{ACTOR, Api};
 use crate::audit::Event;
 use crate::storage::jobs::{Jobs, Kind};
 use crate::storage::{JobState, JobView};
@@ -167,7 +168,7 @@ async fn cancel_job(State(api): State<Api>, path: Segments) -> Result<Json<Job>,
     let what = job_of(api.shared.storage.jobs(), id)?.what;
     let cancelled = api.shared.storage.jobs().cancel(id).await;
     let result = cancelled.as_ref().map_or_else(|e| e.code, |_| "ok").to_owned();
-    api.shared.audit.record(Event { actor: ACTOR.into(), verb: "job-cancel", device: None, object: what, result, detail: String::new() });
+    api.shared.audit.record(Event { actor: actor(), verb: "job-cancel", device: None, object: what, result, detail: String::new() });
     Ok(Json(cancelled?.into()))
 }
 

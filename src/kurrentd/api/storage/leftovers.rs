@@ -1,9 +1,10 @@
 //! Files in the disk folder without a record.
 
+use crate::api::Api;
 use crate::api::body::{Query, Segments};
+use crate::api::guard::actor;
 use crate::api::page::Piece;
 use crate::api::problem::Problem;
-use crate::api::{ACTOR, Api};
 use crate::audit::Event;
 use crate::storage::{Leftover, LeftoverKind};
 use axum::Json;
@@ -77,7 +78,7 @@ async fn delete_leftover(State(api): State<Api>, path: Segments) -> Result<Statu
     let removed = api.shared.storage.delete_leftover(&name).await;
     let result = removed.as_ref().map_or_else(|e| e.code, |()| "ok").to_owned();
     api.shared.audit.record(Event {
-        actor: ACTOR.into(),
+        actor: actor(),
         verb: "leftover-delete",
         device: None,
         object: name.to_string(),

@@ -1,11 +1,12 @@
 //! Master images: files that are cloned, with the tags that people gave them. The `ETag` is that of the tags.
 
+use crate::api::Api;
 use crate::api::body::{Body, Query, Segments, drain};
 use crate::api::etag::{Conditions, IfMatch, tagged};
+use crate::api::guard::actor;
 use crate::api::names::{DiskFile, Note, SystemName, SystemVersion, Time};
 use crate::api::page::Piece;
 use crate::api::problem::Problem;
-use crate::api::{ACTOR, Api};
 use crate::audit::Event;
 use crate::ledger::expect::{Expectation, etag_of, untagged};
 use crate::storage::{Master, MasterPartition};
@@ -142,7 +143,7 @@ async fn import_master(State(api): State<Api>, path: Segments, request: Request)
     }
     let result = imported.as_ref().map_or_else(|e| e.code, |_| "ok").to_owned();
     api.shared.audit.record(Event {
-        actor: ACTOR.into(),
+        actor: actor(),
         verb: "master-import",
         device: None,
         object: name.to_string(),
@@ -160,10 +161,10 @@ async fn import_master(State(api): State<Api>, path: Segments, request: Request)
 async fn delete_master(State(api): State<Api>, conditions: Conditions, path: Segments) -> Result<StatusCode, Problem> {
     let name: FileName = path.read("name")?;
     let expected = conditions.expect(|tag| Expectation::Master(name.clone(), tag));
-    let deleted = api.shared.storage.delete_master(&name, ACTOR, expected).await;
+    let deleted = api.shared.storage.delete_master(&name, &actor(), expected).await;
     let result = deleted.as_ref().map_or_else(|e| e.code, |()| "ok").to_owned();
     api.shared.audit.record(Event {
-        actor: ACTOR.into(),
+        actor: actor(),
         verb: "master-delete",
         device: None,
         object: name.to_string(),
@@ -196,6 +197,6 @@ async fn tag_master(State(api): State<Api>, conditions: Conditions, path: Segmen
     let master = api.shared.storage.master(&name).await?;
     let expected = conditions.expect(|tag| Expectation::Master(name.clone(), tag));
     let tags = MasterTags { name, os: body.os, os_version: body.os_version, remark: body.remark };
-    let (_, ledger) = api.shared.ledger.submit_if(Change::TagMaster { tags }, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(Change::TagMaster { tags }, &actor(), expected).await?;
     Ok(answer(&ledger, master, StatusCode::OK))
 }

@@ -4,8 +4,9 @@ use super::super::batch::{self, Applied};
 use super::super::body::Body;
 use super::super::names::WorkerName;
 use super::super::problem::Problem;
-use super::super::{ACTOR, Api, data_plane};
+use super::super::{Api, data_plane};
 use super::{KeptView, files_of};
+use crate::api::guard::actor;
 use axum::Json;
 use axum::extract::State;
 use kurrent_core::id::WorkerId;
@@ -153,8 +154,11 @@ async fn delete_workers(State(api): State<Api>, Body(body): Body<DeleteWorkers>)
     // All at once: the writer makes many durable together, and the data plane follows all of them at once.
     let orders = body.workers.into_iter().map(|worker| {
         let disks = api.shared.ledger.snapshot().workers.get(&worker).map(|w| w.disks.clone()).unwrap_or_default();
-        let submitted = api.shared.ledger.submit(Change::DeleteWorker { worker: worker.clone() }, ACTOR);
-        async move { (worker, disks, submitted.await) }
+        let (ledger, actor) = (api.shared.ledger.clone(), actor());
+        async move {
+            let submitted = ledger.submit(Change::DeleteWorker { worker: worker.clone() }, &actor).await;
+            (worker, disks, submitted)
+        }
     });
     for (id, disks, submitted) in futures_util::future::join_all(orders).await {
         match submitted {

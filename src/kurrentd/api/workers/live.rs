@@ -6,9 +6,10 @@ use super::super::etag::{Conditions, IfMatch};
 use super::super::names::{Address, Cursor, MacAddress, WorkerName};
 use super::super::page::Wanted;
 use super::super::problem::Problem;
-use super::super::{ACTOR, Api, data_plane};
+use super::super::{Api, data_plane};
 use super::view::ReadinessWord;
 use super::worker_of;
+use crate::api::guard::actor;
 use crate::ledger::expect::Expectation;
 use axum::Json;
 use axum::extract::State;
@@ -224,7 +225,7 @@ async fn rotate_credentials(
 ) -> Result<Json<Rotated>, Problem> {
     let worker: WorkerId = path.read("id")?;
     let expected = conditions.expect(|tag| Expectation::Worker(worker.clone(), tag));
-    let (_, ledger) = api.shared.ledger.submit_if(Change::RotateCredentials { worker: worker.clone() }, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(Change::RotateCredentials { worker: worker.clone() }, &actor(), expected).await?;
     let data_plane = data_plane(&api, ledger.generation).await;
     let gone = || Problem::new(500, "internal", "the device is not in the ledger that has its new epoch; report this");
     let device = ledger.device_of(&worker).ok_or_else(gone)?;

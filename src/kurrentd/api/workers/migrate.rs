@@ -1,9 +1,10 @@
 //! A Worker goes to another device, with its disk.
 
+use super::super::Api;
 use super::super::body::{Body, Segments};
+use super::super::guard::actor;
 use super::super::names::{Address, MacAddress, Time, WorkerName};
 use super::super::problem::Problem;
-use super::super::{ACTOR, Api};
 use super::worker_of;
 use crate::migrations::{self, Order};
 use axum::Json;
@@ -173,6 +174,6 @@ async fn migrate_worker(State(api): State<Api>, path: Segments, Body(body): Body
         return Ok(Json(plan).into_response());
     }
     let order = Order { worker: worker_id, to, wait: minutes(body.wait_minutes), attest: minutes(body.attest_minutes) };
-    let job = migrations::begin(&api.shared, order, ACTOR).await?;
+    let job = migrations::begin(&api.shared, order, &actor()).await?;
     Ok((StatusCode::ACCEPTED, [(LOCATION, format!("/v1/jobs/{job}"))], Json(MigrationStarted { job })).into_response())
 }

@@ -10,7 +10,8 @@ use super::etag::{Conditions, IfMatch, IfNoneMatch, of_generation, tagged};
 use super::names::{Cursor, DiskFile, DiskTag, WorkerName};
 use super::page::Wanted;
 use super::problem::Problem;
-use super::{ACTOR, Api, data_plane};
+use super::{Api, data_plane};
+use crate::api::guard::actor;
 use crate::ledger::SubmitError;
 use crate::ledger::expect::{Expectation, etag_of};
 use crate::storage::Kept;
@@ -114,7 +115,7 @@ struct CreateWorker {
     responses((status = 201, description = "Created", body = WorkerView, headers(("ETag" = String), ("Location" = String)))))]
 async fn create_worker(State(api): State<Api>, Body(body): Body<CreateWorker>) -> Result<Response, Problem> {
     let worker = body.worker_id;
-    let (_, ledger) = api.shared.ledger.submit(Change::CreateWorker { worker: worker.clone() }, ACTOR).await?;
+    let (_, ledger) = api.shared.ledger.submit(Change::CreateWorker { worker: worker.clone() }, &actor()).await?;
     Ok(([(LOCATION, format!("/v1/workers/{worker}"))], answer(&ledger, &worker, StatusCode::CREATED)?).into_response())
 }
 
@@ -154,7 +155,7 @@ async fn files_of(api: &Api, disks: Vec<Disk>, delete: bool, generation: u64) ->
     if !delete {
         return (disks.iter().map(|d| d.filename.to_string()).collect(), Vec::new());
     }
-    let kept = api.shared.storage.remove_files(disks, generation, ACTOR).await;
+    let kept = api.shared.storage.remove_files(disks, generation, &actor()).await;
     (kept.iter().map(|k| k.filename.to_string()).collect(), kept.into_iter().map(Into::into).collect())
 }
 
@@ -185,7 +186,7 @@ async fn delete_worker(
     let id = path.read::<WorkerId>("id")?;
     let disks = worker_of(&api.shared.ledger.snapshot(), &id)?.disks.clone();
     let expected = conditions.expect(|tag| Expectation::Worker(id.clone(), tag));
-    let (_, ledger) = api.shared.ledger.submit_if(Change::DeleteWorker { worker: id.clone() }, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(Change::DeleteWorker { worker: id.clone() }, &actor(), expected).await?;
     api.shared.storage.forget_worker(&id);
     let data_plane = data_plane(&api, ledger.generation).await;
     let (retained, failed) = files_of(&api, disks, options.delete_files, ledger.generation).await;
@@ -211,7 +212,7 @@ async fn set_default_disk(
     let id: WorkerId = path.read("id")?;
     let change = Change::SetDefaultDisk { worker: id.clone(), os_tag: body.os_tag };
     let expected = conditions.expect(|tag| Expectation::Worker(id.clone(), tag));
-    let (_, ledger) = api.shared.ledger.submit_if(change, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(change, &actor(), expected).await?;
     answer(&ledger, &id, StatusCode::OK)
 }
 
@@ -222,6 +223,6 @@ async fn set_boot(State(api): State<Api>, conditions: Conditions, path: Segments
     let id: WorkerId = path.read("id")?;
     let expected = conditions.expect(|tag| Expectation::Worker(id.clone(), tag));
     let change = Change::SetBoot { worker: id.clone(), boot: boot.into() };
-    let (_, ledger) = api.shared.ledger.submit_if(change, ACTOR, expected).await?;
+    let (_, ledger) = api.shared.ledger.submit_if(change, &actor(), expected).await?;
     answer(&ledger, &id, StatusCode::OK)
 }

@@ -195,7 +195,7 @@ async fn what_a_later_program_wrote_is_refused_as_that() {
     let hostile = Hostile::new().await;
     let mut newer = members(&hostile.lived.archive);
     let manifest = newer.last_mut().unwrap();
-    manifest.1 = String::from_utf8_lossy(&manifest.1).replace("\"format\": 1,", "\"format\": 2, \"more\": true,").into_bytes();
+    manifest.1 = String::from_utf8_lossy(&manifest.1).replace("\"format\": 2,", "\"format\": 3, \"more\": true,").into_bytes();
     hostile.refused(&archive_of(&newer).into_inner().unwrap(), "archive_newer", "a later format");
     // A whole backup, made with the right passphrase, whose ledgers this program does not read.
     let shared = hostile.lived.bench.plane.shared();
