@@ -8,12 +8,12 @@ pub mod boots;
 mod budget;
 mod migrated;
 mod report;
+pub mod session;
 pub mod verify;
 
 use crate::audit::Event;
 use crate::challenges::{Challenges, Parties};
-use crate::credentials::{self, BootFacts};
-use crate::shared::{Shared, SharedRef};
+use crate::shared::SharedRef;
 use boots::Boots;
 use hyper::body::Bytes;
 use kurrent_core::boot::{self, BootId, Refusal, Standing};
@@ -21,32 +21,18 @@ use kurrent_core::http::Form;
 use kurrent_core::id::MacAddr;
 use kurrent_core::ipxe;
 use kurrent_core::ledger::schema::key_octets;
-use kurrent_core::ledger::{Ledger, Outcome};
+use kurrent_core::ledger::Outcome;
 use kurrent_core::policy::Silence;
-use kurrent_core::stage1::Credentials;
 use kurrent_core::time::Now;
 use kurrent_core::timeline::Step;
 use kurrent_handshake::{FLAG_MAY_PIN, FLAG_REKEY};
 use kurrent_sys::entropy;
 use report::Report;
+use session::Issue;
 use std::net::{IpAddr, SocketAddrV4};
-use std::sync::Arc;
 
 /// Longest `detail` of a stage-1 report, characters.
 const MAX_DETAIL: usize = 200;
-
-/// Makes the credentials of a granted boot; says in words why not yet.
-pub type Issue = Arc<dyn Fn(&Shared, &Ledger, BootFacts) -> Result<Credentials, String> + Send + Sync>;
-
-/// The credentials of a device whose disk the kernel exports, to exactly it.
-///
-/// # Errors
-/// In words, for the worker's console.
-pub fn issue_when_exported(shared: &Shared, ledger: &Ledger, facts: BootFacts) -> Result<Credentials, String> {
-    let credentials = credentials::for_boot(&shared.credentials, &shared.config, ledger, facts).map_err(|e| e.to_string())?;
-    shared.target.ready(&credentials)?;
-    Ok(credentials)
-}
 
 /// A refusal, and what more can be said to a machine that has proven itself.
 struct Refused(Refusal, String);

@@ -301,7 +301,7 @@ pub enum NotReady {
 ///
 /// # Errors
 /// [`NotReady`].
-pub fn for_boot(store: &CredentialStore, config: &Config, ledger: &Ledger, facts: BootFacts) -> Result<stage1::Credentials, NotReady> {
+pub fn for_boot(store: &CredentialStore, config: &Config, ledger: &Ledger, facts: &BootFacts) -> Result<stage1::Credentials, NotReady> {
     let device = ledger.device(facts.mac).ok_or(NotReady::NotBound)?;
     let worker = ledger.worker_of(facts.mac).ok_or(NotReady::NotBound)?;
     let disk = ledger.boot_disk(worker).ok_or(NotReady::NoDisk)?;
@@ -313,10 +313,10 @@ pub fn for_boot(store: &CredentialStore, config: &Config, ledger: &Ledger, facts
         address: facts.address,
         prefix: facts.prefix,
         gateway: facts.gateway,
-        dns: facts.dns,
+        dns: facts.dns.clone(),
         server: SocketAddrV4::new(config.boot_network.address, config.boot_port),
-        boot_id: facts.boot_id,
-        report_key: facts.report_key,
+        boot_id: facts.boot_id.clone(),
+        report_key: facts.report_key.clone(),
         target: SocketAddrV4::new(config.boot_network.address, config.agent.target_port),
         subsystem: disk.nqn.clone(),
         host: host_nqn(&config.agent.nqn_base, &worker.worker_id, device.epoch),

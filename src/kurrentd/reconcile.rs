@@ -136,6 +136,18 @@ impl TargetHandle {
         }
     }
 
+    /// Waits until a pass has followed the ledger up to `generation`, whatever came of it: [`TargetHandle::ready`] tells of one disk.
+    ///
+    /// # Errors
+    /// In words: it has not been made yet.
+    pub async fn followed(&self, generation: u64, deadline: Duration) -> Result<(), String> {
+        let mut observations = self.0.subscribe();
+        let reached = observations.wait_for(|o| o.looked && o.generation >= generation);
+        // The sender lives in `self`, so the wait itself does not fail.
+        let made = tokio::time::timeout(deadline, reached).await.is_ok_and(|seen| seen.is_ok());
+        made.then_some(()).ok_or_else(|| "the target has not followed yet".to_owned())
+    }
+
     /// Whether the kernel exports what these boot credentials open, to exactly this host with exactly these secrets.
     ///
     /// # Errors

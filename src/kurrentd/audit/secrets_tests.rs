@@ -40,6 +40,7 @@ async fn nothing_that_a_verb_carries_besides_names_is_written() {
         Change::Bind { mac, worker: worker.clone(), force: false },
         Change::RotateCredentials { worker: worker.clone() },
         Change::Rekey { mac, until: Some(wall), signed: false },
+        Change::Boot { mac, worker: worker.clone(), epoch: 1 },
         Change::SetBoot { worker: worker.clone(), boot: BootSettings { menu_default: Some(mark()), ..BootSettings::default() } },
         Change::EditSettings { enforcement: None, boot: Some(BootSettings { method: Some(mark()), ..BootSettings::default() }) },
         Change::RemarkDisk { worker: worker.clone(), os_tag: tag.clone(), remark: mark() },

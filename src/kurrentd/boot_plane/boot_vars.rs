@@ -17,6 +17,7 @@ use kurrent_core::timeline::Step;
 use kurrent_handshake::{FLAG_REKEY, Rekey, Side, SignedRekey};
 use kurrent_sys::entropy;
 use std::net::IpAddr;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 const VERB: &str = "boot-vars";
@@ -130,9 +131,9 @@ impl BootPlane {
         Some(Ok(Answer::Script(ipxe::again_script(Standing::Bound, &wait))))
     }
 
-    async fn decide(&self, ledger: &Ledger, asked: Asked<'_>, seen: Seen, json: bool) -> Result<Answer, Refused> {
+    async fn decide(&self, ledger: &Arc<Ledger>, asked: Asked<'_>, seen: Seen, json: bool) -> Result<Answer, Refused> {
         let Asked { peer, mac, now, .. } = asked;
-        let (proven, grant) = boot::boot_vars(ledger, &self.shared.config, mac, seen.evidence)?;
+        let (proven, mut grant) = boot::boot_vars(ledger, &self.shared.config, mac, seen.evidence)?;
         if json {
             return Ok(Answer::Json(preview(&grant)));
         }
@@ -173,10 +174,13 @@ impl BootPlane {
             boot_id: boot_id.to_string(),
             report_key: report_key.clone(),
         };
-        let credentials = (self.issue)(&self.shared, ledger, facts).map_err(|why| Refused(Refusal::NotReady, why))?;
+        // Before anybody is cut for it: an answer is good for one boot, and boots are bounded.
         if !self.challenges.use_up(mac, &outstanding, now) {
             return Err(Refusal::TooMany.into());
         }
+        let issuing = (self.issue)(Arc::clone(&self.shared), Arc::clone(ledger), facts);
+        let credentials = issuing.await.map_err(|why| Refused(Refusal::NotReady, why))?;
+        grant.host = credentials.host.clone();
         self.settle_migration(ledger, &grant.worker, mac).await?;
         let sealed = session.seal(credentials.encode().as_bytes());
         let initrd = boots::as_initrd(&sealed).map_err(|error| {

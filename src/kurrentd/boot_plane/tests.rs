@@ -8,14 +8,18 @@ mod subnets;
 
 use super::verify::DeviceKey;
 use super::*;
+use crate::credentials;
+use crate::shared::Shared;
 use ed25519_dalek::SigningKey;
 use kurrent_core::config::Config;
 use kurrent_core::id::{OsTag, WorkerId, disk_file_name, disk_nqn};
 use kurrent_core::ledger::{Change, Disk, DiskSource};
+use kurrent_core::stage1::Credentials;
 use kurrent_core::time::Mono;
 use kurrent_handshake::{Answer as Signed, Challenge, Session, Side, boot_public_key, report_proof};
 use kurrent_sys::clock;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) const MAC: &str = "52:54:00:00:00:01";
@@ -43,8 +47,9 @@ impl Bench {
         std::fs::create_dir_all(at("files/worker")).unwrap();
         let shared = Shared::open(config).unwrap();
         // No kernel target in a unit test: the secrets alone decide whether a boot is ready.
-        let issue: Issue = Arc::new(|shared: &Shared, ledger: &Ledger, facts| {
-            credentials::for_boot(&shared.credentials, &shared.config, ledger, facts).map_err(|e| e.to_string())
+        let issue: Issue = Arc::new(|shared, ledger, facts| {
+            let made = credentials::for_boot(&shared.credentials, &shared.config, &ledger, &facts).map_err(|e| e.to_string());
+            Box::pin(std::future::ready(made))
         });
         Self { plane: Arc::new(BootPlane::new(shared, issue, clock::now())), folder }
     }

@@ -113,7 +113,7 @@ pub async fn serve(shared: SharedRef) -> anyhow::Result<()> {
     let config = &shared.config;
     let address = SocketAddr::from((config.boot_network.address, config.boot_port));
     let listener = TcpListener::bind(address).await.map_err(|e| anyhow::Error::new(e).context(format!("boot plane: bind {address}")))?;
-    let plane = BootPlane::new(Arc::clone(&shared), Arc::new(boot_plane::issue_when_exported), clock::now());
+    let plane = BootPlane::new(Arc::clone(&shared), boot_plane::session::issue(), clock::now());
     let server = Server::new(Arc::new(plane), LIMITS);
     let second = config.ipv6.as_ref().map(|ipv6| SocketAddr::from((ipv6.address, config.boot_port)));
     let second = async {

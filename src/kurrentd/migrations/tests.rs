@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::boot_plane::tests::{answer_form, read_challenge};
-use crate::boot_plane::{Answer, BootPlane, Peer, issue_when_exported};
+use crate::boot_plane::{Answer, BootPlane, Peer, session};
 use crate::reconcile::Kernel;
 use crate::storage::{Content, Created, JobState, JobView, NewDisk};
 use ed25519_dalek::SigningKey;
@@ -87,7 +87,7 @@ impl Daemon {
             std::thread::sleep(Duration::from_millis(5));
         };
         shared.migrations.tcp.set(folder.path().join("tcp")).unwrap();
-        let plane = Arc::new(BootPlane::new(shared.clone(), Arc::new(issue_when_exported), clock::now()));
+        let plane = Arc::new(BootPlane::new(shared.clone(), session::issue(), clock::now()));
         tokio::spawn(crate::reconcile::serve(shared.clone(), kernel));
         tokio::spawn(serve(shared.clone()));
         drop(_entered);

@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 mod fencing;
 mod keys;
+mod sessions;
 
 const A: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0xa]);
 const B: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0xb]);
@@ -120,16 +121,19 @@ impl Bench {
     }
 
     fn boot_at(&self, mac: MacAddr, address: Ipv4Addr) -> Result<stage1::Credentials, crate::credentials::NotReady> {
-        let facts = BootFacts {
-            mac,
-            address,
-            prefix: 24,
-            gateway: None,
-            dns: vec![],
-            boot_id: "0011223344556677".into(),
-            report_key: Zeroizing::new([0; 32]),
-        };
-        for_boot(&self.shared.credentials, &self.shared.config, &self.shared.ledger.snapshot(), facts)
+        for_boot(&self.shared.credentials, &self.shared.config, &self.shared.ledger.snapshot(), &facts(mac, address))
+    }
+}
+
+fn facts(mac: MacAddr, address: Ipv4Addr) -> BootFacts {
+    BootFacts {
+        mac,
+        address,
+        prefix: 24,
+        gateway: None,
+        dns: vec![],
+        boot_id: "0011223344556677".into(),
+        report_key: Zeroizing::new([0; 32]),
     }
 }
 

@@ -84,6 +84,7 @@ impl Next {
             Change::RollBackMigration { worker, note } => self.roll_back_migration(&worker, &note),
             Change::Unbind { mac } => self.unbind(mac),
             Change::RotateCredentials { worker } => self.rotate_credentials(&worker),
+            Change::Boot { mac, worker, epoch } => self.boot(mac, &worker, epoch),
             Change::Revoke { mac } => self.revoke(mac),
             Change::Purge { mac } => self.purge(mac),
             Change::Rekey { mac, until, signed } => self.rekey(mac, until, signed, now),

@@ -40,6 +40,7 @@ fn any_change() -> impl Strategy<Value = Change> {
         6 => (n.clone(), n.clone(), any::<bool>()).prop_map(|(d, w, force)| bind(d, w, force)),
         2 => n.clone().prop_map(|n| Change::Unbind { mac: mac(n) }),
         1 => n.clone().prop_map(|n| Change::Revoke { mac: mac(n) }),
+        2 => (n.clone(), n.clone(), 0..20u64).prop_map(|(d, w, epoch)| Change::Boot { mac: mac(d), worker: worker(w), epoch }),
         1 => n.clone().prop_map(|n| Change::Purge { mac: mac(n) }),
         1 => n.clone().prop_map(|n| Change::Rekey { mac: mac(n), until: Some(minutes(at(1000), 5)), signed: false }),
         3 => n.clone().prop_map(|n| Change::CreateWorker { worker: worker(n) }),
@@ -84,4 +85,20 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_granted_boot_has_an_epoch_of_its_own_and_of_two_that_saw_the_same_one_only_the_first() {
+    let mut play = Play::furnished();
+    let boot = |epoch| Change::Boot { mac: mac(1), worker: worker(1), epoch };
+    play.refuses(boot(0), "boot_overtaken");
+    play.ok(bind(1, 1, false));
+    let seen = play.ledger.device(mac(1)).unwrap().epoch;
+    play.ok(boot(seen));
+    assert_eq!(play.ledger.device(mac(1)).unwrap().epoch, play.ledger.generation);
+    play.refuses(boot(seen), "boot_overtaken");
+    let seen = play.ledger.generation;
+    play.refuses(Change::Boot { mac: mac(1), worker: worker(2), epoch: seen }, "boot_overtaken");
+    play.ok(Change::Revoke { mac: mac(1) });
+    play.refuses(boot(play.ledger.generation), "boot_overtaken");
 }

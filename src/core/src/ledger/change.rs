@@ -63,6 +63,16 @@ pub enum Change {
         /// Which Worker; it has a bound device.
         worker: WorkerId,
     },
+    /// A boot is granted: it is a session of its own, with a new epoch, so that what an earlier boot was given opens nothing any more.
+    /// Refused when the binding or the epoch is not what was seen: of two boots at one moment only the first goes on.
+    Boot {
+        /// Which device; it is bound.
+        mac: MacAddr,
+        /// As whom it boots.
+        worker: WorkerId,
+        /// Its epoch so far.
+        epoch: u64,
+    },
     /// Makes `mac` the one device of `worker`. `force` moves the binding: new written before old cleared, one step (K29).
     Bind {
         /// Which device.
@@ -320,6 +330,7 @@ impl Change {
             Self::Migrate { .. } => "migrate",
             Self::EndMigration { .. } => "migrate-end",
             Self::RollBackMigration { .. } => "migrate-rollback",
+            Self::Boot { .. } => "boot",
             Self::Unbind { .. } => "unbind",
             Self::Revoke { .. } => "revoke",
             Self::Purge { .. } => "purge",
@@ -363,7 +374,7 @@ impl Change {
             | Self::Rekey { mac, .. }
             | Self::ReplaceKey { mac, .. }
             | Self::Label { mac, .. } => device(mac),
-            Self::Bind { mac, worker, .. } => vec![(Some(*mac), worker.to_string())],
+            Self::Bind { mac, worker, .. } | Self::Boot { mac, worker, .. } => vec![(Some(*mac), worker.to_string())],
             Self::BindAll { pairs, .. } => pairs.iter().map(|(mac, worker)| (Some(*mac), worker.to_string())).collect(),
             Self::Migrate { worker, note, .. } | Self::EndMigration { worker, note } => vec![(Some(note.to), worker.to_string())],
             Self::RollBackMigration { worker, note } => vec![(note.from.or(Some(note.to)), worker.to_string())],

@@ -120,6 +120,7 @@ impl Change {
             Self::Report { .. }
             | Self::RotateCredentials { .. }
             | Self::EndMigration { .. }
+            | Self::Boot { .. }
             | Self::Unbind { .. }
             | Self::Revoke { .. }
             | Self::Purge { .. }

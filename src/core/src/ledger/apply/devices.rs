@@ -158,6 +158,17 @@ impl Next {
         Ok(Outcome::Done)
     }
 
+    pub(super) fn boot(&mut self, mac: MacAddr, worker: &WorkerId, epoch: u64) -> Result<Outcome, Rejected> {
+        let mut device = self.device(mac)?;
+        if device.bound_worker_id.as_ref() != Some(worker) || device.epoch != epoch {
+            let detail = format!("device {mac} was bound otherwise, or granted another boot, since this one was asked for; ask again");
+            return Err(rejected(409, "boot_overtaken", detail));
+        }
+        device.epoch = self.generation;
+        self.put_device(device);
+        Ok(Outcome::Done)
+    }
+
     pub(super) fn bind(&mut self, mac: MacAddr, worker: &WorkerId, force: bool) -> Result<Outcome, Rejected> {
         let mut device = self.live_device(mac)?;
         self.worker(worker)?;

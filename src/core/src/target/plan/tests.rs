@@ -241,3 +241,22 @@ fn unbinding_everybody_leaves_the_port_and_nothing_else() {
     assert!(after.hosts.is_empty() && after.subsystems.is_empty(), "{after:?}");
     assert!(after.port.is_some_and(|p| p.links.is_empty()));
 }
+
+#[test]
+fn another_boot_of_the_same_device_is_let_in_only_after_the_earlier_ones_cut_is_confirmed() {
+    let (before, after) = (desired([Some(1), None, None], 1), desired([Some(2), None, None], 1));
+    let mut tree = Observed::default();
+    plan(&before, &tree).iter().for_each(|step| tree.apply(step));
+    let steps = plan(&after, &tree);
+    let at = |wanted: &dyn Fn(&Step) -> bool| steps.iter().position(wanted).unwrap_or_else(|| panic!("{steps:?}"));
+    let order = [
+        at(&|s| matches!(s, Step::Unlink(_))),
+        at(&|s| matches!(s, Step::DisableNamespace(..))),
+        at(&|s| matches!(s, Step::RemoveHost(h) if *h == host(0, 1))),
+        at(&|s| matches!(s, Step::ConfirmCut(_))),
+        at(&|s| matches!(s, Step::EnableNamespace(..))),
+        at(&|s| matches!(s, Step::Allow(_, h) if *h == host(0, 2))),
+        at(&|s| matches!(s, Step::Link(_))),
+    ];
+    assert!(order.is_sorted(), "{steps:?}");
+}
