@@ -13,7 +13,7 @@ LOCKED := --locked
 LAB := $(CARGO) run -q $(LOCKED) -p kurrent-harness --bin kurrent-lab --
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build image attest lab test check deny test-net test-vm bench-deps bench-image bench-ledger bench-dhcp bench-http bench-target bench-tftp fuzz clean
+.PHONY: help deps build image attest lab test check deny test-net test-vm bench-deps bench-image bench-ledger bench-dhcp bench-http bench-target bench-tftp attack fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ test-net: build ## the real daemon against independent clients in network namesp
 test-vm: image build ## machines in QEMU: firmware to login, attacks, power cuts
 	@$(LAB) master
 	tests/in-namespace $(CARGO) test $(LOCKED) --test vm -- --test-threads=1
+
+attack: image build ## each attack of the list with how it is refused, and where the operator finds it (namespaces and machines)
+	@$(LAB) master
+	@tests/attacks
 
 fuzz: deps ## each decoder of strangers' octets for ten minutes (FUZZ_SECS=60: shorter)
 	tests/fuzz/run

@@ -2,6 +2,7 @@
 //!
 //! Whoever asks for these tests and cannot run them (no privilege, a client program missing) gets a failure, never a pass.
 
+mod attack;
 mod concepts;
 mod confined;
 mod crash;

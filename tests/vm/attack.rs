@@ -65,7 +65,12 @@ fn a_replayed_answer_is_refused() -> Result<()> {
         let reason = audited(lab, mac, &["mac_mismatch"])?;
         worker::wait_for_login(&mut served.machine, shared::hostname(2), LOGIN_WITHIN)?;
         worker::log_in(&mut served.machine)?;
-        shows(lab, &reason)
+        shows(lab, &reason)?;
+        kurrent_harness::attack::note(
+            "replay",
+            &format!("{reason}, and no secret in the answer"),
+            &format!("audit: boot-vars: {reason}; screen"),
+        )
     })
 }
 

@@ -3,6 +3,7 @@
 
 mod arm64;
 mod bios;
+mod impostor;
 mod networks;
 mod place;
 mod seen;

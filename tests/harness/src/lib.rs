@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod appliance;
+pub mod attack;
 pub mod capture;
 pub mod console;
 pub mod evidence;

@@ -104,13 +104,17 @@ impl Place {
              filesDir: {shown}/files\n  agent:\n    diskDir: {shown}/disks\n{spec}"
         );
         fs::write(&config, text).context("write kurrent.yaml")?;
-        let mut command = network.command(env!("CARGO_BIN_EXE_kurrentd"));
-        command.arg("run").arg("--config").arg(&config).arg("--status").arg(dir.join("status")).env("KURRENT_LOG", "debug");
-        let mut daemon = Program::start(&run, "kurrentd", command)?;
-        for what in ["DHCP: serving", "TFTP: serving"] {
-            daemon.says(what)?;
-        }
+        let daemon = serve(&run, &network, "kurrentd")?;
         Ok(Self { _capture: capture, daemon, network, run })
+    }
+
+    /// The daemon ends; after `prepare` had its way with its folder another one serves, whose log has this name.
+    pub fn another_daemon(self, name: &str, prepare: impl FnOnce(&Path) -> Result<()>) -> Result<Self> {
+        let Self { _capture, daemon, network, run } = self;
+        drop(daemon);
+        prepare(run.scratch())?;
+        let daemon = serve(&run, &network, name)?;
+        Ok(Self { _capture, daemon, network, run })
     }
 
     /// The API, from inside.
@@ -169,6 +173,18 @@ impl Place {
         drop((capture, daemon, network));
         run.passed();
     }
+}
+
+/// `kurrentd` with the configuration in the run's folder.
+fn serve(run: &Run, network: &BootNetwork, name: &str) -> Result<Program> {
+    let dir = run.scratch();
+    let mut command = network.command(env!("CARGO_BIN_EXE_kurrentd"));
+    command.arg("run").arg("--config").arg(dir.join("kurrent.yaml")).arg("--status").arg(dir.join("status")).env("KURRENT_LOG", "debug");
+    let mut daemon = Program::start(run, name, command)?;
+    for what in ["DHCP: serving", "TFTP: serving"] {
+        daemon.says(what)?;
+    }
+    Ok(daemon)
 }
 
 /// The stock loaders, from where the image recipe takes them.
