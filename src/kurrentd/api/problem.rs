@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use kurrent_core::id::InvalidName;
 use serde::Serialize;
 use serde_json::json;
+use std::num::NonZeroU32;
 use utoipa::ToSchema;
 
 /// Begins `type`: a name for people and programs to compare, nothing to fetch.
@@ -35,9 +36,9 @@ pub(super) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     field: Option<String>,
-    /// Seconds, as a header.
+    /// Seconds, as a header. So short because every refusal carries it.
     #[serde(skip)]
-    retry_after: Option<u64>,
+    retry_after: Option<NonZeroU32>,
 }
 
 impl Problem {
@@ -66,7 +67,7 @@ impl Problem {
 
     /// When it is worth trying again.
     pub(super) fn retry_after(mut self, seconds: u64) -> Self {
-        self.retry_after = Some(seconds);
+        self.retry_after = NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX));
         self
     }
 
@@ -93,7 +94,7 @@ impl IntoResponse for Problem {
         let wait = self.retry_after;
         let mut response = (status, Json(self)).into_response();
         if let Some(seconds) = wait {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds.get()));
         }
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::UNAUTHORIZED {
