@@ -16,7 +16,8 @@ use kurrent_core::access::{Asker, Role};
 use kurrent_core::id::UserName;
 use kurrent_core::time::Wall;
 use kurrent_sys::{clock, store};
-pub use password::{NewToken, OCTETS, PREFIX};
+use password::{MAX_OCTETS, MIN_CHARS};
+pub use password::{NewToken, PREFIX};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -220,8 +221,8 @@ impl PeopleStore {
     }
 
     async fn hashed(&self, password: Zeroizing<String>) -> Result<String, PeopleError> {
-        if !OCTETS.contains(&password.len()) {
-            let what = format!("a password has {} to {} octets; choose a longer one", OCTETS.start(), OCTETS.end());
+        if password.chars().count() < MIN_CHARS || password.len() > MAX_OCTETS {
+            let what = format!("a password has at least {MIN_CHARS} characters and at most {MAX_OCTETS} octets; choose another one");
             return Err(Refused { status: 422, code: "password_length", detail: what }.into());
         }
         self.hashing(move || password::hash(&password)).await?.ok_or_else(|| PeopleError::NotDurable("no memory to hash a password".into()))

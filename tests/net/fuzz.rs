@@ -19,9 +19,12 @@ const SEED: &str = "20261130";
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
 const REFUSED: &str = "negative_data_rejection";
 /// A refusal for another reason than the one that was made up is a refusal too.
-const SETTINGS: &str = "[checks.negative_data_rejection]\nexpected-statuses = [400, 401, 404, 408, 409, 412, 413, 415, 422, 503, 507]\n";
+const SETTINGS: &str =
+    "[checks.negative_data_rejection]\nexpected-statuses = [400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 503, 507]\n";
 /// Tells of wrong rows in its answer: not refused.
 const IMPORT: &str = "/v1/devices/import";
+/// Ends the session that asks: last.
+const LOGOUT: &str = "/v1/logout";
 const STREAMS: [&str; 2] = ["/v1/events", "/v1/jobs/{id}/events"];
 
 /// A disk folder that no request fills beyond this.
@@ -77,9 +80,11 @@ fn the_description_is_valid_and_every_answer_is_one_that_it_has() -> Result<()> 
         Ok(())
     };
     let streams = STREAMS.iter().flat_map(|path| ["--exclude-path", *path]);
-    let all_but_import: Vec<&str> = streams.chain(["--exclude-path", IMPORT]).collect();
+    let all_but_import: Vec<&str> = streams.chain(["--exclude-path", IMPORT, "--exclude-path", LOGOUT]).collect();
     fuzz(&format!("{CHECKS},{REFUSED}"), &all_but_import)?;
     fuzz(CHECKS, &["--include-path", IMPORT])?;
+    ensure!(api.get("/v1/whoami").is_ok(), "the session of all these requests has ended on the way");
+    fuzz(CHECKS, &["--include-path", LOGOUT])?;
     ensure!(daemon.runs(), "kurrentd has ended: {}", daemon.log());
     ensure!(!daemon.log().contains("panicked"), "something panicked: {}", daemon.log());
     net.passed();

@@ -164,7 +164,8 @@ impl Net {
     /// The API, from inside, as an admin; waits until somebody can log in.
     pub fn api(&self) -> Result<Api> {
         let mut tried = None;
-        let waited = wait_for("logging in", || tried.insert(self.api_now()).is_ok());
+        let answers = |api: &Api| api.request("GET", "/v1/status", None).is_ok();
+        let waited = wait_for("an answer of the API", || tried.insert(self.api_now()).as_ref().is_ok_and(answers));
         tried.context("nobody tried to log in")?.and_then(|api| waited.map(|()| api))
     }
 
@@ -173,7 +174,7 @@ impl Net {
         let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8443);
         // Plain: from loopback.
         let api = Api { address, token: String::new(), netns: Some(self.netns().to_owned()), ca: None };
-        api.logged_in_at(&self.path("state"), &self.path("session"))
+        api.logged_in_at(&self.path("state"), &self.path("state/lab-session"))
     }
 
     /// A machine with one NIC `eth0`.

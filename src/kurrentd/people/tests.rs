@@ -151,4 +151,5 @@ async fn a_password_is_neither_short_nor_endless() {
     {
         assert_eq!(code(people.create(name("olga"), Role::Viewer, secret(&"x".repeat(octets)), false).await), expected, "{octets}");
     }
+    assert_eq!(code(people.create(name("pia"), Role::Viewer, secret(&"ü".repeat(11)), false).await), "password_length", "characters");
 }

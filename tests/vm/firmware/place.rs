@@ -122,7 +122,7 @@ impl Place {
         let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, API_PORT);
         let api = Api { address, token: String::new(), netns: Some(self.network.name().to_owned()), ca: None };
         let folder = self.run.scratch();
-        api.logged_in_at(&folder.join("state"), &folder.join("session"))
+        api.logged_in_at(&folder.join("state"), &folder.join("state/lab-session"))
     }
 
     /// A machine on `network` with OVMF and its own PXE; `settings` are names and texts for the firmware.

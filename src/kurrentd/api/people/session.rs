@@ -139,8 +139,8 @@ async fn who_am_i(Extension(who): Extension<Who>) -> Result<Json<Myself>, Proble
 struct ChangePassword {
     #[schema(max_length = 256, write_only)]
     old_password: String,
-    /// 12 to 1024 octets.
-    #[schema(min_length = 12, max_length = 256, write_only)]
+    /// At least 12 characters, at most 1024 octets.
+    #[schema(min_length = 12, max_length = 1024, write_only)]
     new_password: String,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{RoleName, audited};
 use crate::api::Api;
-use crate::api::body::{Body, Query, Segments};
+use crate::api::body::{Body, Query, Segments, given};
 use crate::api::guard::Who;
 use crate::api::idempotency::ShownOnce;
 use crate::api::names::{Name, Time};
@@ -35,7 +35,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 #[derive(Serialize, ToSchema)]
-#[schema(as = Token)]
+#[schema(as = AccessToken)]
 struct TokenView {
     #[schema(value_type = Name)]
     id: String,
@@ -62,6 +62,7 @@ impl TokenView {
 }
 
 #[derive(Serialize, ToSchema)]
+#[schema(as = AccessTokenList)]
 struct TokenList {
     #[schema(max_items = 64)]
     tokens: Vec<TokenView>,
@@ -84,6 +85,7 @@ fn list(api: &Api, name: &UserName, piece: &Piece) -> Result<Json<TokenList>, Pr
 #[serde(deny_unknown_fields)]
 struct MakeToken {
     /// At most the owner's, and that of who asks; that when left out.
+    #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false)]
     role: Option<RoleName>,
     /// Limit it to calls with these tags of this description; `users`, `tokens` and `session` are none to limit to.
@@ -91,6 +93,7 @@ struct MakeToken {
     #[schema(max_items = 64)]
     only: Vec<String>,
     /// How long it lives, up to 366 days; 30 days when left out.
+    #[serde(default, deserialize_with = "given")]
     #[schema(minimum = 5, maximum = 527_040, nullable = false)]
     minutes: Option<i64>,
     #[serde(default)]
@@ -100,7 +103,7 @@ struct MakeToken {
 
 /// A new token.
 #[derive(Serialize, ToSchema)]
-#[schema(as = NewToken)]
+#[schema(as = NewAccessToken)]
 struct NewTokenView {
     #[serde(flatten)]
     view: TokenView,

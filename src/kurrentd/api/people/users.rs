@@ -2,7 +2,7 @@
 
 use super::{RoleName, audited};
 use crate::api::Api;
-use crate::api::body::{Body, Query, Segments};
+use crate::api::body::{Body, Query, Segments, given};
 use crate::api::guard::Who;
 use crate::api::names::{Time, UserName};
 use crate::api::page::Piece;
@@ -88,8 +88,8 @@ struct CreateUser {
     #[schema(value_type = UserName)]
     name: id::UserName,
     role: RoleName,
-    /// 12 to 1024 octets.
-    #[schema(min_length = 12, max_length = 256, write_only)]
+    /// At least 12 characters, at most 1024 octets.
+    #[schema(min_length = 12, max_length = 1024, write_only)]
     password: String,
 }
 
@@ -115,9 +115,11 @@ async fn get_user(State(api): State<Api>, path: Segments) -> Result<Json<UserVie
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EditUser {
+    #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false)]
     role: Option<RoleName>,
     /// Disabling ends all tokens and sessions.
+    #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false)]
     disabled: Option<bool>,
 }
@@ -151,8 +153,8 @@ async fn delete_user(State(api): State<Api>, path: Segments) -> Result<StatusCod
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SetPassword {
-    /// 12 to 1024 octets.
-    #[schema(min_length = 12, max_length = 256, write_only)]
+    /// At least 12 characters, at most 1024 octets.
+    #[schema(min_length = 12, max_length = 1024, write_only)]
     password: String,
 }
 
