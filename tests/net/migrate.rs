@@ -42,7 +42,9 @@ fn note(net: &Net, api: &Api, seconds: i64) -> Result<()> {
     let devices = net.path("state/devices.yml");
     let bound =
         || fs::read_to_string(&devices).is_ok_and(|text| text.split("- mac:").any(|d| d.contains(B) && d.contains("bound_worker_id: w1")));
-    wait_for("the files of the ledger", bound)?;
+    // The files follow one after the other: none may have the former note.
+    let bare = || fs::read_to_string(&path).is_ok_and(|text| !text.contains("migration:"));
+    wait_for("the files of the ledger", || bound() && bare())?;
     let text = fs::read_to_string(&path)?;
     let line = text.lines().find(|line| line.contains("worker_id: w1")).context("the record of w1")?;
     let indent = " ".repeat(line.find("worker_id").unwrap_or_default());
