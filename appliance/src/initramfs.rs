@@ -110,12 +110,21 @@ impl Tree {
 
 /// The appliance: everything that runs on it.
 pub fn appliance(parts: &Parts, modules: &Path, epoch: u64, output: &Path) -> Result<()> {
+    let mut tree = appliance_files(parts, epoch)?;
+    tree.modules(&parts.release, modules)?;
+    tree.write(output)
+}
+
+/// All but the kernel's modules.
+fn appliance_files(parts: &Parts, epoch: u64) -> Result<Tree> {
     let mut tree = Tree::new();
     tree.overlay(Path::new("rootfs/appliance"), "")?;
     for folder in ["boot", "data", "var/lib"] {
         tree.folder(folder);
     }
     tree.add("var/lib/kurrent", Node::Link("/data".to_owned()));
+    // The root file system is read-only; the uplink's resolvers come and go.
+    tree.add("etc/resolv.conf", Node::Link("/run/resolv.conf".to_owned()));
     tree.program("init", &parts.programs.init);
     tree.add("sbin/modprobe", Node::Link("/init".to_owned()));
     tree.program("usr/bin/kurrentd", &parts.programs.daemon);
@@ -129,8 +138,7 @@ pub fn appliance(parts: &Parts, modules: &Path, epoch: u64, output: &Path) -> Re
     // PID 1 takes no date before this one for real.
     tree.add("etc/kurrent-build-epoch", Node::Text(format!("{epoch}\n")));
     tree.add("etc/os-release", Node::Text(recipe::os_release()));
-    tree.modules(&parts.release, modules)?;
-    tree.write(output)
+    Ok(tree)
 }
 
 /// stage-1 of a worker.
@@ -149,4 +157,27 @@ pub fn worker(programs: &Programs, release: &str, modules: &Path, output: &Path)
         tree.file(&format!("lib/modules/{release}/{name}"), &modules.join(&name));
     }
     tree.write(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody gets a shell at the console or over a hole in a program: there is none, and nothing that asks for a login.
+    #[test]
+    fn the_appliance_has_its_own_programs_and_no_others() {
+        std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).unwrap();
+        let [init, daemon, cli, stage1, attest, attest_arm64] =
+            ["init", "daemon", "cli", "stage1", "attest", "attest_arm64"].map(PathBuf::from);
+        let programs = Programs { init, daemon, cli, stage1, attest, attest_arm64 };
+        let nothing = PathBuf::new;
+        let parts = Parts { release: String::new(), kernel: nothing(), programs, loaders: Vec::new(), stage1: nothing() };
+        let tree = appliance_files(&parts, 0).unwrap();
+        let programs = tree.0.iter().filter(|(_, node)| matches!(node, Node::File { mode, .. } if mode & 0o111 != 0));
+        assert_eq!(programs.map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["init", "usr/bin/kurrent", "usr/bin/kurrentd"]);
+        let links =
+            tree.0.iter().filter_map(|(path, node)| if let Node::Link(to) = node { Some((path.as_str(), to.as_str())) } else { None });
+        let to_programs: Vec<_> = links.filter(|(_, to)| to.contains("init") || to.contains("bin")).collect();
+        assert_eq!(to_programs, [("sbin/modprobe", "/init")]);
+    }
 }

@@ -70,7 +70,14 @@ fn check_data(lab: &Run, disk: &Path, start: u64, length: u64) -> Result<()> {
     fs::create_dir_all(&files)?;
     run(Command::new("btrfs").arg("restore").arg(&data).arg(&files))?;
     let log = fs::read_to_string(files.join("log/kurrent.log"))?;
-    for line in ["kernel: [", "kurrentd: ", "init: stopping: power button", "init: all services have stopped"] {
+    for line in [
+        "kernel: [",
+        "kurrentd: ",
+        "init: stopping: power button",
+        "init: all services have stopped",
+        "init: closed: ",
+        ", the root file system is read-only",
+    ] {
         ensure!(log.contains(line), "no {line:?} in the log:\n{log}");
     }
     fs::remove_file(data)?;

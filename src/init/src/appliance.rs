@@ -4,6 +4,7 @@ use crate::chain;
 use crate::console::{self, Screen};
 use crate::disk::{self, Found};
 use crate::events::Sources;
+use crate::harden;
 use crate::log::{Log, kernel_message};
 use crate::network::Network;
 use crate::process::{self, Output};
@@ -98,6 +99,7 @@ pub fn run() -> End {
     let _ = fs::write("/proc/sys/kernel/printk", "1");
     let mut sources = Sources::open(|text| appliance.log.line("init", text));
     appliance.draw();
+    appliance.close();
     appliance.load_drivers();
     appliance.mount_all(&mounts::with_modules());
     appliance.looking_since = now().mono;
@@ -146,6 +148,16 @@ impl Appliance {
                     self.faults.push(chain(&fault));
                 }
             }
+        }
+    }
+
+    /// What is closed for good, before the first stranger is heard.
+    fn close(&mut self) {
+        let (said, faults) = harden::close();
+        self.say(&format!("closed: {said}"));
+        for fault in faults {
+            self.say(&fault);
+            self.faults.push(fault);
         }
     }
 

@@ -14,6 +14,7 @@ mod appliance;
 mod console;
 mod disk;
 mod events;
+mod harden;
 mod log;
 mod network;
 mod process;

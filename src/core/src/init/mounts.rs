@@ -33,7 +33,8 @@ fn kernel(kind: &'static str, target: &'static str, data: &'static str, optional
 pub fn early() -> Vec<Mount> {
     vec![
         kernel("devtmpfs", "/dev", "mode=0755", false),
-        kernel("proc", "/proc", "", false),
+        // A service sees itself, and nothing of PID 1 and the others.
+        kernel("proc", "/proc", "hidepid=invisible", false),
         kernel("sysfs", "/sys", "", false),
         // Small, so that a runaway file there cannot eat the memory of the whole machine.
         kernel("tmpfs", "/run", "mode=0755,size=16m", false),
