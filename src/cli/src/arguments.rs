@@ -195,6 +195,9 @@ pub enum Command {
     /// The certificate of the appliance's CA, for browsers and other programs (`kurrent status` has its fingerprint).
     #[command(after_help = "Example:\n  kurrent ca > kurrent-ca.crt")]
     Ca,
+    /// The key that machines pin: they boot from the appliance that has it, and from no other.
+    #[command(subcommand, after_help = "Example:\n  kurrent server-key show")]
+    ServerKey(system::ServerKey),
     /// The API itself.
     #[command(subcommand, after_help = "Example:\n  kurrent api openapi > openapi.json")]
     Api(system::Api),

@@ -10,6 +10,7 @@ mod events;
 mod job;
 mod migrate;
 mod people;
+mod server_key;
 mod system;
 mod worker;
 
@@ -73,6 +74,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Backup(wanted) => archive::backup(&session, wanted).await,
         Command::Restore(wanted) => archive::restore(&session, wanted).await,
         Command::Ca => system::ca(&session).await,
+        Command::ServerKey(command) => server_key::run(&session, command).await,
         Command::Api(Api::Openapi) => system::openapi(&session).await,
         // These are done above.
         Command::Login(_) | Command::Context(_) | Command::Completions { .. } => Ok(()),

@@ -4,6 +4,7 @@
 //! machine shut out, is it seen at all, did it get as far as a script, may it boot, has it something to boot from, does the disk
 //! go out, what did its system say. What is fine is said as well, so that a person knows that it was looked at.
 
+mod keys;
 mod migration;
 
 use crate::dhcp::pxe::NO_LOADER;
@@ -258,7 +259,7 @@ fn of_device(facts: &Facts<'_>, device: &Device) -> Vec<Finding> {
         DeviceState::Pooled => {
             let mut findings =
                 vec![blocking("pooled", "the device is registered and not bound to a Worker: it waits", "bind it to a Worker")];
-            findings.extend(key(facts, device));
+            findings.extend(keys::of_device(facts, device));
             findings
         }
         DeviceState::Bound => match facts.ledger.worker_of(device.mac) {
@@ -268,27 +269,8 @@ fn of_device(facts: &Facts<'_>, device: &Device) -> Vec<Finding> {
     }
 }
 
-fn key(facts: &Facts<'_>, device: &Device) -> Option<Finding> {
-    match &device.public_key {
-        Some(key) if key.starts_with("p256:") => Some(blocking(
-            "no_channel",
-            "the device has a P-256 key of the existing firmware: it proves who it is, but can not receive the secrets of an NVMe boot",
-            "let it boot kurrent-attest.efi, and order a rekey",
-        )),
-        Some(_) => None,
-        None if device.keyless_allowed || !facts.enforcement => {
-            Some(warning("keyless", "the device has no key and boots without proof of who it is", "order a rekey when it can have one"))
-        }
-        None => Some(blocking(
-            "no_key",
-            "no key is stored for the device, and it may not boot without",
-            "start it while the registration window is open, or order a rekey; or allow it keyless",
-        )),
-    }
-}
-
 fn bound(facts: &Facts<'_>, device: &Device, worker: &Worker) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = key(facts, device).into_iter().collect();
+    let mut findings = keys::of_device(facts, device);
     findings.extend(disk(facts, worker));
     let has_disk = facts.ledger.boot_disk(worker).is_some();
     if has_disk && !facts.target.exported {
@@ -400,16 +382,24 @@ fn progress(facts: &Facts<'_>, worker: &Worker) -> Vec<Finding> {
 /// What a refusal on the machine's console means for the person who looks here.
 fn of_refusal(line: &str) -> (&'static str, &'static str) {
     const KNOWN: [(&str, &str, &str); 10] = [
-        ("(key_mismatch)", "key_mismatch", "if its board was replaced, order a rekey; else find the other machine with this MAC"),
+        (
+            "(key_mismatch)",
+            "key_mismatch",
+            "if its board was replaced, order a rekey with --replaced; else find the other machine with this MAC",
+        ),
         (
             "(verify_failed)",
             "verify_failed",
-            "another machine answers under this MAC, or its key was made anew: order a rekey if that is right",
+            "another machine answers under this MAC, or its key was made anew: order a rekey with --replaced if that is right",
         ),
-        ("(wrong_server)", "wrong_server", "it has pinned another appliance: clear its keys in the firmware, or let that one rekey it"),
+        (
+            "(wrong_server)",
+            "wrong_server",
+            "it has pinned another appliance: clear its keys in the firmware; or a backup of before the last rotation of the server key was restored",
+        ),
         ("(missing_sig)", "missing_sig", "see its console: the firmware program did not answer"),
         ("(nonce_", "nonce", "it asks again by itself; look again in a minute"),
-        ("(no_key)", "no_key", "start it while the registration window is open, or order a rekey"),
+        ("(no_key)", "no_key", "start it while the registration window is open, or order a rekey with --replaced"),
         ("(no_lease)", "no_lease", "it must get its address from this appliance by DHCP; look for another DHCP server"),
         (
             "(mac_mismatch)",

@@ -256,3 +256,19 @@ fn both_devices_of_a_migration_are_told_where_the_worker_is() {
     let here = with_disk().into_iter().chain([second.clone(), hand_over, migrate(other, MAC)]);
     Case::new(here.collect()).steps(&[Dhcp, Script], "").check(&[(Warning, "migrating"), (Warning, "not_answered")]);
 }
+
+#[test]
+fn a_rekey_that_waits_is_told_with_its_kind_until_it_ends() {
+    let order = |signed, secs| {
+        let rekey = Change::Rekey { mac: MAC, until: Some(now().wall + Duration::from_secs(60)), signed };
+        let mut case = Case::new([with_disk(), vec![rekey]].concat()).steps(&[Dhcp, Loader, Script, Attest, Kernel, Connect, Root], "");
+        let device = case.ledger.device(MAC).unwrap();
+        let ended = crate::ledger::Device { rekey_until: Some(now().wall + Duration::from_secs(secs)), ..device.clone() };
+        case.ledger.devices.insert(MAC, std::sync::Arc::new(ended));
+        case.target.connected = true;
+        case
+    };
+    order(true, 60).check(&[(Warning, "rekey_waits"), (Fine, "running")]);
+    order(false, 60).check(&[(Warning, "rekey_replaced_waits"), (Fine, "running")]);
+    order(true, 0).check(&[(Fine, "running")]);
+}

@@ -19,6 +19,7 @@ pub mod migrate;
 pub mod modules;
 pub mod placement;
 pub mod policy;
+pub mod rotation;
 pub mod stage1;
 pub mod target;
 pub mod time;

@@ -81,7 +81,7 @@ pub fn obstacles(ledger: &Ledger, worker: &WorkerId, to: MacAddr, enforcement: b
             match &device.public_key {
                 Some(key) if !key.starts_with(SIGNS_BOOT_KEY) => {
                     let what = format!("device {to} has a P-256 key of the existing firmware, which can not receive the disk's secrets");
-                    say("no_channel", format!("{what}; let it boot kurrent-attest.efi, and order a rekey"));
+                    say("no_channel", format!("{what}; let it boot kurrent-attest.efi, and order a rekey with --replaced"));
                 }
                 None if ledger.enforcement(enforcement) && !device.keyless_allowed => {
                     let what = format!("no key is stored for device {to}, so it can not prove itself");

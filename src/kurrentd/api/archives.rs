@@ -53,9 +53,11 @@ impl From<BackupError> for Problem {
     }
 }
 
-/// Only one at a time: each takes 64 MiB for its key.
-fn alone(api: &Api) -> Result<tokio::sync::MutexGuard<'_, ()>, Problem> {
-    let busy = |_| Problem::new(409, "archive_busy", "another backup or restore is at work; ask again when it is done");
+/// Only one at a time: each takes 64 MiB for its key. A rotation of the server key goes beside none.
+pub(super) fn alone(api: &Api) -> Result<tokio::sync::MutexGuard<'_, ()>, Problem> {
+    let busy = |_| {
+        Problem::new(409, "archive_busy", "another backup, restore or rotation of the server key is at work; ask again when it is done")
+    };
     api.shared.archives.try_lock().map_err(busy)
 }
 

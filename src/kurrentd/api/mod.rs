@@ -28,6 +28,7 @@ mod page;
 mod people;
 mod problem;
 mod serve;
+mod server_key;
 mod settings;
 mod storage;
 mod system;
@@ -70,6 +71,7 @@ fn routes() -> OpenApiRouter<Api> {
         .merge(openapi::routes())
         .merge(system::routes())
         .merge(ca::routes())
+        .merge(server_key::routes())
         .merge(settings::routes())
         .merge(events::routes())
         .merge(operations::routes())

@@ -130,14 +130,19 @@ pub enum Device {
         #[command(flatten)]
         sure: Sure,
     },
-    /// Let its next report set a new key, once.
-    #[command(after_help = "Example:\n  kurrent device rekey 52:54:00:12:34:56 --minutes 15")]
+    /// Give it a new key, once: the machine makes it and signs it with its old one at its next boot.
+    #[command(
+        after_help = "Examples:\n  kurrent device rekey 52:54:00:12:34:56\n  kurrent device rekey 52:54:00:12:34:56 --replaced      # a new mainboard\n  kurrent device rekey 52:54:00:12:34:56 --minutes 0     # withdraw the order"
+    )]
     Rekey {
         #[command(flatten)]
         device: One,
         /// How long the order stands; 0 withdraws it.
         #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(0..=60))]
         minutes: u32,
+        /// Its mainboard was replaced, or it had no key: its next report may bring any key.
+        #[arg(long)]
+        replaced: bool,
     },
     /// Replace its labels.
     #[command(

@@ -147,6 +147,26 @@ pub enum Credentials {
     },
 }
 
+/// Server key commands.
+#[derive(Debug, Subcommand)]
+pub enum ServerKey {
+    /// The key, the ones before it, and how many machines have not followed yet.
+    #[command(after_help = "Example:\n  kurrent server-key show")]
+    Show(Look),
+    /// Make a new one, signed by the present one: machines follow at their next boot. Make a backup afterwards.
+    #[command(
+        after_help = "Examples:\n  kurrent server-key rotate\n  kurrent server-key rotate --yes\n  kurrent server-key rotate --force --yes      # although machines may be left behind"
+    )]
+    Rotate {
+        /// Although machines may still have pinned a key that is forgotten now: the pinned key of these has to be cleared in
+        /// their firmware.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        sure: Sure,
+    },
+}
+
 /// `audit`.
 #[derive(Debug, Args)]
 pub struct Audit {

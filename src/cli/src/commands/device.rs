@@ -89,7 +89,9 @@ pub async fn run(session: &Session, command: Device) -> Result<(), Failure> {
             let tag = session.ask(sure, &path(device.mac), |d| format!("Shut out {}? If it runs, it loses its disk.", named(d))).await?;
             order(device.mac, "revoke", json!({}), tag).await?
         }
-        Device::Rekey { device, minutes } => order(device.mac, "rekey", json!({ "minutes": minutes }), None).await?,
+        Device::Rekey { device, minutes, replaced } => {
+            order(device.mac, "rekey", json!({ "minutes": minutes, "replaced": replaced }), None).await?
+        }
         Device::Label { device, labels } => {
             let body = json!({ "labels": map(labels) });
             session.client.change(Method::PUT, &format!("{}/labels", path(device.mac)), Some(body), None).await?

@@ -75,6 +75,17 @@ fn nobody_is_asked_with_yes_or_without_a_terminal() {
 }
 
 #[test]
+fn who_replaces_the_server_key_is_told_which_machines_it_leaves_behind() {
+    let fake = Fake::answering(200, json!({ "fingerprint": "ab", "former": [], "left_behind_next": 3 }));
+    let (shown, code) = on_terminal(&fake, &["server-key", "rotate"], &[("[y/N]", "n\n")]);
+    assert!(shown.contains("3 machines may still have pinned"), "{shown}");
+    assert_eq!((code, fake.lines()), (Some(1), vec!["GET /v1/server-key".to_owned()]));
+    let (shown, code) = on_terminal(&fake, &["server-key", "rotate", "--force"], &[("[y/N]", "y\n")]);
+    assert!(code == Some(0) && shown.contains("make a backup now"), "{shown}");
+    assert_eq!(fake.seen().last().map(|s| (s.line(), s.json())), Some(("POST /v1/server-key/rotate".into(), json!({ "force": true }))));
+}
+
+#[test]
 fn a_plan_is_shown_before_it_is_asked_about() {
     let plan = json!({ "plan": [{ "mac": MAC, "worker_id": "w1", "displaces": "52:54:00:00:00:09" }], "generation": 41 });
     let fake = Fake::answering(200, plan);

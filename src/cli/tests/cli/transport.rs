@@ -28,6 +28,7 @@ fn every_post_has_a_key_of_its_own() {
         vec!["agent", "undrain", "s2"],
         vec!["join-token", "create"],
         vec!["credentials", "rotate", "w1"],
+        vec!["server-key", "rotate"],
     ];
     for arguments in &posts {
         fake.ok(arguments);

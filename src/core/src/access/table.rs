@@ -89,6 +89,8 @@ pub const ROUTES: &[Route] = &[
     row("DELETE", "/v1/settings/registration-window", "settings", OPERATOR),
     row("GET", "/v1/ca", "system", Least::Nobody),
     row("GET", "/v1/openapi.json", "system", VIEWER),
+    row("GET", "/v1/server-key", "system", VIEWER),
+    row("POST", "/v1/server-key/rotate", "system", ADMIN),
     row("GET", "/v1/state", "system", VIEWER),
     first_run("GET", "/v1/status", "system", VIEWER),
     row("GET", "/v1/target", "system", VIEWER),

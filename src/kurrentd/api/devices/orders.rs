@@ -120,7 +120,8 @@ async fn bind_device(State(api): State<Api>, conditions: Conditions, path: Segme
     // K31: a device without a key is bound all the same, as it may still report one; but it does not boot.
     let enforced = api.shared.ledger.snapshot().enforcement(api.shared.config.enforcement);
     if enforced && !bound.view.may_boot() {
-        let what = "the device has no key yet and will be refused: start it while the window is open, or order a rekey";
+        let what =
+            "the device has no key yet and will be refused: start it while the window is open, or order a rekey of a replaced device";
         bound.view.warning = Some(what.into());
     }
     Ok(bound.into_response())
@@ -155,9 +156,13 @@ struct Rekey {
     /// How long the order stands; 0 withdraws it.
     #[schema(maximum = 60)]
     minutes: u32,
+    /// For a replaced mainboard: the next report may bring any key. Otherwise the machine makes the new key itself and signs it
+    /// with its old one.
+    #[serde(default)]
+    replaced: bool,
 }
 
-/// Let a device's next report set a new key
+/// Order a new key of a device
 #[utoipa::path(post, path = "/v1/devices/{mac}/rekey", tag = "devices", params(IfMatch), request_body = Rekey,
     responses((status = 200, description = "Ordered, or withdrawn", body = DeviceView, headers(("ETag" = String)))))]
 async fn rekey_device(
@@ -169,7 +174,8 @@ async fn rekey_device(
     let mac = path.read("mac")?;
     let until = if body.minutes == 0 { None } else { Some(minutes_ahead(body.minutes)?) };
     let expected = conditions.expect(|tag| Expectation::Device(mac, tag));
-    let (_, ledger) = api.shared.ledger.submit_if(Change::Rekey { mac, until, signed: false }, &actor(), expected).await?;
+    let order = Change::Rekey { mac, until, signed: !body.replaced };
+    let (_, ledger) = api.shared.ledger.submit_if(order, &actor(), expected).await?;
     answer(&api, &ledger, mac, StatusCode::OK)
 }
 

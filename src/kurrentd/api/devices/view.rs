@@ -100,10 +100,12 @@ pub(in crate::api) struct DeviceView {
     last_seen: Option<Wall>,
     /// Grows with every binding and key: part of its host NQN.
     epoch: u64,
-    /// The next report until then may set a new key.
+    /// Until then a new key of it is ordered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Time>, nullable = false)]
     rekey_until: Option<Wall>,
+    /// The ordered key must be signed by the present one; else the next report may bring any.
+    rekey_signed: bool,
     /// May boot without a key although enforcement is on.
     keyless_allowed: bool,
     /// Loader to offer instead of the architecture's.
@@ -153,6 +155,7 @@ impl DeviceView {
             last_seen: d.last_seen,
             epoch: d.epoch,
             rekey_until: d.rekey_until,
+            rekey_signed: d.rekey_signed,
             keyless_allowed: d.keyless_allowed,
             loader: d.loader,
             reserved_address: d.address,

@@ -59,7 +59,7 @@ async fn every_field_refuses_what_it_is_not() {
         (
             "POST",
             "/v1/devices/52:54:00:00:00:01/rekey",
-            json!({}),
+            json!({"replaced": true}),
             "minutes",
             vec![json!(61), json!(-1), json!("5"), json!(1.5), json!(5_000_000_000_u64)],
         ),

@@ -64,3 +64,26 @@ async fn every_role_gets_exactly_to_the_routes_of_its_column() {
     }
     assert!(may(Asker::FirstRun, "POST", "/v1/users").is_ok());
 }
+
+#[tokio::test]
+async fn nobody_gets_in_without_the_token() {
+    let api = server().await;
+    for (head, code) in [
+        ("", "token_missing"),
+        ("Authorization: Basic YTpi\r\n", "token_missing"),
+        ("Authorization: Bearer\r\n", "token_missing"),
+        ("Authorization: Bearer x\r\n", "token_wrong"),
+        ("Authorization: Bearer \r\n", "token_missing"),
+        (&format!("Authorization: Bearer {}\r\n", "A".repeat(26)), "token_wrong"),
+        (&format!("X-Token: {}\r\n", api.token), "token_missing"),
+    ] {
+        for path in ["/v1/status", "/v1/devices", "/v1/nothing", "/", "/v1/masters/a_tpl_b"] {
+            let (status, body) = api.raw(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}\r\n").as_bytes()).await;
+            assert_eq!(status, 401, "{head:?} {path}: {body}");
+            assert!(body.contains(code) && !body.contains(&api.token), "{head:?} {path}: {body}");
+        }
+    }
+    let (status, _) =
+        api.raw(format!("GET /v1/status?token={} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", api.token).as_bytes()).await;
+    assert_eq!(status, 400, "a token in a URL is no token");
+}

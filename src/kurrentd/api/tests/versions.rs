@@ -12,7 +12,7 @@ async fn a_change_that_names_an_older_version_is_refused_by_the_writer() {
     let table = [
         (MAC, "PATCH", MAC, json!({"note": "n"}), 200),
         (MAC, "PUT", &format!("{MAC}/labels"), json!({"labels": {"a": "b"}}), 200),
-        (MAC, "POST", &format!("{MAC}/rekey"), json!({"minutes": 5}), 200),
+        (MAC, "POST", &format!("{MAC}/rekey"), json!({"minutes": 5, "replaced": true}), 200),
         (MAC, "POST", &bind, json!({"worker_id": "w1"}), 200),
         (MAC, "POST", &format!("{MAC}/revoke"), json!({}), 200),
         ("/v1/workers/w1", "PUT", boot, json!({"method": "nvme"}), 200),
