@@ -10,9 +10,21 @@ use std::path::{Path, PathBuf};
 
 /// The newest rules that are asked for: Linux 6.12, the appliance's. An older kernel does what it knows.
 const RULES: ABI = ABI::V6;
-/// The kernel's own views, devices without contents, libraries, and what the C library reads of itself.
-const SYSTEM: [&str; 10] =
-    ["/proc", "/sys", "/usr", "/lib", "/lib64", "/dev/null", "/dev/zero", "/dev/urandom", "/etc/ld.so.cache", "/etc/localtime"];
+/// The kernel's own views, devices without contents, libraries, and what the C library reads of itself. A static program has no
+/// `getrandom` that could be looked up by name: the crate of that name waits at `/dev/random` then, and reads `/dev/urandom`.
+const SYSTEM: [&str; 11] = [
+    "/proc",
+    "/sys",
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/random",
+    "/dev/urandom",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+];
 /// What runs a program that is not static, where each platform's ABI says it is. For a restart in place on other hosts than the
 /// appliance, whose programs are static.
 const INTERPRETERS: [&str; 3] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-x86_64.so.1"];
