@@ -16,7 +16,8 @@ use axum::response::Response;
 use kurrent_core::access::lockout::Side;
 use kurrent_core::access::people::Standing;
 use kurrent_core::access::{Asker, Refusal, may};
-use std::net::IpAddr;
+use kurrent_core::config::Config;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// What is served although the ledgers do not read: it says what is wrong, or does not need them.
 const WITHOUT_LEDGER: [&str; 10] = [
@@ -225,15 +226,21 @@ fn code(refusal: &Refusal) -> &'static str {
 /// Where a request comes from.
 pub(super) fn side(api: &Api, request: Option<&From>) -> (IpAddr, Side) {
     let address = request.map_or(IpAddr::from([0, 0, 0, 0]), |from| from.peer.ip());
-    let network = &api.shared.config.boot_network;
-    let link_local = |a: IpAddr| matches!(a, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    let side = match address {
-        IpAddr::V4(v4) if network.contains(v4) => Side::Boot,
-        _ if address.is_loopback() => Side::Loopback,
-        _ if link_local(address) => Side::Boot,
-        _ => Side::Elsewhere,
-    };
-    (address, side)
+    (address, side_of(&api.shared.config, address))
+}
+
+/// Machines behind relays and those with an IPv6 address of ours are the boot network's, too: what they try must pause nobody who asks
+/// from elsewhere.
+fn side_of(config: &Config, address: IpAddr) -> Side {
+    const PREFIX: u32 = 64;
+    let of_our_prefix =
+        |v6: Ipv6Addr| config.ipv6.as_ref().is_some_and(|ours| u128::from(ours.address) >> PREFIX == u128::from(v6) >> PREFIX);
+    match address.to_canonical() {
+        IpAddr::V4(v4) if config.boot_network.contains(v4) || config.dhcp.subnets().any(|subnet| subnet.contains(v4)) => Side::Boot,
+        address if address.is_loopback() => Side::Loopback,
+        IpAddr::V6(v6) if v6.is_unicast_link_local() || of_our_prefix(v6) => Side::Boot,
+        IpAddr::V4(_) | IpAddr::V6(_) => Side::Elsewhere,
+    }
 }
 
 impl std::convert::From<PeopleError> for Problem {
@@ -315,5 +322,31 @@ mod tests {
         ] {
             assert_eq!(from_our_pages(&headers(&pairs)), expected, "{pairs:?}");
         }
+    }
+
+    /// A stranger behind a relay or with an address of our prefix must not pause the operator who asks from elsewhere.
+    #[test]
+    fn a_machine_of_any_of_our_networks_is_on_the_boot_networks_side() {
+        let mut config = Config { ipv6: None, ..Config::default() };
+        let relayed = kurrent_core::config::Subnet { address: [10, 99, 0, 0].into(), prefix: 24, ..config.dhcp.local.clone() };
+        config.dhcp.relayed.push(relayed);
+        let boot = config.boot_network.address.to_string();
+        for (address, expected) in [
+            (boot.as_str(), Side::Boot),
+            (&format!("::ffff:{boot}"), Side::Boot),
+            ("10.99.0.7", Side::Boot),
+            ("10.98.0.7", Side::Elsewhere),
+            ("fe80::7", Side::Boot),
+            ("fd00:77::7", Side::Elsewhere),
+            ("127.0.0.1", Side::Loopback),
+            ("::1", Side::Loopback),
+            ("::ffff:127.0.0.1", Side::Loopback),
+        ] {
+            assert_eq!(side_of(&config, address.parse().unwrap()), expected, "{address}");
+        }
+        let (address, dhcp) = ("fd00:77::1".parse().unwrap(), kurrent_core::config::Dhcpv6Mode::Off);
+        config.ipv6 = Some(kurrent_core::config::Ipv6 { address, dhcp, lease_secs: 3600, router_advertisements: false });
+        assert_eq!(side_of(&config, "fd00:77::7".parse().unwrap()), Side::Boot);
+        assert_eq!(side_of(&config, "fd00:78::7".parse().unwrap()), Side::Elsewhere);
     }
 }

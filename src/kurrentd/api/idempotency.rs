@@ -28,7 +28,7 @@ const MAX_KEY_OCTETS: usize = 255;
 /// Headers that are part of an answer.
 const KEPT_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, ETAG];
 /// Their bodies hold a passphrase or a password: no digest of one is kept, so a repetition is recognised by all the rest.
-const SECRET_BODIES: [&str; 3] = ["/v1/backup", "/v1/restore", "/v1/users"];
+const SECRET_BODIES: [&str; 4] = ["/v1/backup", "/v1/restore", "/v1/users", "/v1/login"];
 /// Their names in those bodies.
 const SECRET_FIELDS: [&str; 2] = ["passphrase", "password"];
 

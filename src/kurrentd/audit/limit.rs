@@ -1,6 +1,6 @@
 //! What strangers cause must not fill the disk: repeats are counted, and all of them together have a budget a minute.
 //! What people (`user`, `token`) and the appliance (`system`) do is always written, and so is what was granted to a device: nobody may
-//! hide an admission behind noise.
+//! hide an admission behind noise. What a person was refused of his own account is limited: any viewer may ask for that endlessly.
 
 use super::{BY_HAND, Event};
 use kurrent_core::time::Mono;
@@ -17,7 +17,17 @@ const MAX_KINDS: usize = 1024;
 
 /// What a device is granted, and what bounds it: the ledger's size and the window, the window or an order, the challenges of a
 /// device that a minute may use up.
-const GRANTS: [(&str, &str); 4] = [("report", "admitted"), ("report", "key_stored"), ("boot-vars", "ok"), ("user-create", "ok")];
+const GRANTS: [(&str, &str); 7] = [
+    ("report", "admitted"),
+    ("report", "key_stored"),
+    ("key-replace", "key_stored"),
+    ("boot", "ok"),
+    ("boot-vars", "ok"),
+    ("migrate-end", "ok"),
+    ("user-create", "ok"),
+];
+/// How the verbs begin with which everybody who is logged in asks for himself.
+const OF_THEMSELVES: [&str; 3] = ["login", "token-", "user-"];
 
 /// The verb of what was refused before anybody looked at it: also somebody with a token can ask for that endlessly.
 pub const AT_THE_DOOR: &str = "api";
@@ -25,7 +35,8 @@ pub const AT_THE_DOOR: &str = "api";
 /// Whether an event counts against the limits of strangers.
 pub(super) fn is_limited(event: &Event) -> bool {
     let person = event.actor.starts_with("user ") || event.actor.starts_with("token ");
-    let ours = (person && event.verb != AT_THE_DOOR) || ["system", BY_HAND].contains(&event.actor.as_str());
+    let refused = event.result != "ok" && OF_THEMSELVES.iter().any(|verb| event.verb.starts_with(verb));
+    let ours = (person && event.verb != AT_THE_DOOR && !refused) || ["system", BY_HAND].contains(&event.actor.as_str());
     !(ours || GRANTS.contains(&(event.verb, event.result.as_str())))
 }
 
@@ -160,5 +171,25 @@ mod tests {
             let other = Event { verb, result: result.into(), ..event("device 02:00:00:00:00:01", 1) };
             assert_eq!(limit.take(&other, at), Verdict::Counted, "{verb} {result}");
         }
+    }
+
+    /// A viewer who asks for more than he may have, over and over, must not rotate away what was decided.
+    #[test]
+    fn what_a_person_is_refused_of_his_own_account_is_limited_and_what_he_does_is_not() {
+        let of = |verb, result: &str| Event {
+            actor: "user vera".into(),
+            verb,
+            device: None,
+            object: "vera".into(),
+            result: result.into(),
+            detail: String::new(),
+        };
+        for (verb, result) in [("login", "locked_out"), ("token-create", "role_missing"), ("user-password", "password_wrong")] {
+            assert!(is_limited(&of(verb, result)), "{verb} {result}");
+        }
+        for (verb, result) in [("token-create", "ok"), ("user-password", "ok"), ("bind", "device_not_found"), ("bind", "ok")] {
+            assert!(!is_limited(&of(verb, result)), "{verb} {result}");
+        }
+        assert!(is_limited(&of(AT_THE_DOOR, "role_missing")));
     }
 }
