@@ -85,7 +85,9 @@ fn a_stranger_that_answers_arp_for_everything_shuts_the_pool_for_nobody() -> Res
     for (xid, mac) in (10..).zip(known) {
         ensure!(kind(&raw.lease(mac, xid, &[])?) == ACK, "{mac:?}");
     }
-    ensure!(conflicts(&api).len() <= 2, "{:?}", conflicts(&api));
+    // An address that was given all the same is listed for people (`given_to`), and kept from nobody.
+    let avoided = conflicts(&api).into_iter().filter(|c| c["given_to"].is_null()).count();
+    ensure!(avoided <= 2, "{:?}", conflicts(&api));
     net.passed();
     Ok(())
 }
