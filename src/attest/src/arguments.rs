@@ -1,12 +1,12 @@
-//! The load options as words: `identify`, or `answer <nonce> <mac> <uuid> <server key> <server boot key> <flags> <expected>
-//! <signature> [<links>]`. The links are one word: those of the rotations since the pinned key, one after the other.
+//! The load options as words: `identify`, `answer <nonce> <mac> <uuid> <server key> <server boot key> <flags> <expected>
+//! <signature> [<links>]`, or `unseal <blob>`. The links are one word: those of the rotations since the pinned key, one after the other.
 //!
 //! iPXE puts the image's name first, whatever it is called; the order word is the second.
 
 use crate::Refusal;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use kurrent_handshake::{Challenge, Link, MAX_LINKS};
+use kurrent_handshake::{Challenge, Chap, Link, MAX_LINKS};
 
 /// What the program is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,9 @@ pub enum Order {
     Identify,
     /// Check the appliance and answer its challenge.
     Answer(Box<Request>),
+    /// Open what is sealed for the session that the last answer left, and leave the login in it for iPXE. No more than
+    /// [`Chap::SEALED_MAX`] octets.
+    Unseal(Vec<u8>),
 }
 
 /// A challenge as it stands on the command line.
@@ -35,12 +38,13 @@ pub struct Request {
 /// Reads the load options.
 ///
 /// # Errors
-/// [`Refusal::BadArguments`] for anything but exactly one of the two forms.
+/// [`Refusal::BadArguments`] for anything but exactly one of the three forms.
 pub fn parse(load_options: &str) -> Result<Order, Refusal> {
     let mut words = load_options.split_ascii_whitespace().skip(1);
     let order = match words.next() {
         Some("identify") => Order::Identify,
         Some("answer") => Order::Answer(Box::new(request(&mut words).ok_or(Refusal::BadArguments)?)),
+        Some("unseal") => Order::Unseal(words.next().and_then(sealed).ok_or(Refusal::BadArguments)?),
         Some(_) | None => return Err(Refusal::BadArguments),
     };
     if words.next().is_some() { Err(Refusal::BadArguments) } else { Ok(order) }
@@ -66,6 +70,14 @@ fn links(text: &str) -> Option<Vec<Link>> {
     }
     let digits = text.as_bytes().chunks(Link::LEN * 2);
     digits.map(|link| Some(Link::from_bytes(&octets(core::str::from_utf8(link).ok()?, None)?))).collect()
+}
+
+/// A blob: whole octets, and no more than the longest login has.
+fn sealed(text: &str) -> Option<Vec<u8>> {
+    if text.len() > Chap::SEALED_MAX * 2 {
+        return None;
+    }
+    text.as_bytes().chunks(2).map(|octet| octets(core::str::from_utf8(octet).ok()?, None).map(|[octet]| octet)).collect()
 }
 
 /// Exactly `N` octets of hex digits, between which `separator` may stand.
@@ -97,8 +109,9 @@ mod tests {
     }
 
     #[test]
-    fn both_orders_are_read_and_the_image_name_is_not_looked_at() {
+    fn the_orders_are_read_and_the_image_name_is_not_looked_at() {
         assert_eq!(parse("kurrent-attest.efi identify"), Ok(Order::Identify));
+        assert_eq!(parse("kurrent-attest.efi unseal 00fFa5"), Ok(Order::Unseal(Vec::from([0, 0xff, 0xa5]))));
         let Ok(Order::Answer(request)) = parse(&answer_line()) else { panic!("not read") };
         assert_eq!(request.challenge.nonce, [0xa1; 32]);
         assert_eq!(request.challenge.mac, [0x52, 0x54, 0, 0xab, 0xcd, 0xef]);
@@ -123,6 +136,15 @@ mod tests {
         }
         // What iPXE makes of a variable that is not set.
         assert!(parse(&format!("{} ", answer_line())).is_ok());
+    }
+
+    #[test]
+    fn a_blob_is_whole_octets_and_no_more_than_the_longest_login() {
+        let longest = "a5".repeat(Chap::SEALED_MAX);
+        assert_eq!(parse(&format!("x.efi unseal {longest}")), Ok(Order::Unseal([0xa5].repeat(Chap::SEALED_MAX))));
+        for bad in ["", " ", "a", "a5a", "a5 a5", "a5g0", "0x", "+5", "-5", "é5", "5é", &format!("{longest}a5"), &format!("{longest}a")] {
+            assert_eq!(parse(&format!("x.efi unseal {bad}")), Err(Refusal::BadArguments), "{bad}");
+        }
     }
 
     #[test]

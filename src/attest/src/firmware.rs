@@ -37,7 +37,7 @@ fn name16(name: &str) -> Result<CString16, Refusal> {
 pub struct Firmware;
 
 impl Machine for Firmware {
-    fn read(&mut self, name: &str, kind: Kind) -> Result<Option<Zeroizing<[u8; 32]>>, Refusal> {
+    fn read<const N: usize>(&mut self, name: &str, kind: Kind) -> Result<Option<Zeroizing<[u8; N]>>, Refusal> {
         let name = name16(name)?;
         let found = stored::find(|buffer| match runtime::get_variable(&name, &VENDOR, buffer) {
             Ok((value, found)) => Got::Value { length: value.len(), ours: found == attributes(kind) },

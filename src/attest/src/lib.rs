@@ -1,5 +1,5 @@
 //! What `kurrent-attest.efi` decides, without the firmware: its arguments, the memory fields of SMBIOS, whether an appliance
-//! is to be answered, and in which order keys are stored. Pure and `no_std`; `firmware` does the firmware calls.
+//! is to be answered, in which order keys are stored, and what of a sealed login iPXE is given. Pure and `no_std`; `firmware` does the firmware calls.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,10 @@ pub enum Refusal {
     Forged,
     /// The arguments are not what the boot script gives.
     BadArguments,
+    /// What is to be opened is not sealed for the session that the last answer left, or there is none (any more).
+    BadSeal,
+    /// It was opened, and is no login to an iSCSI target.
+    BadLogin,
     /// A firmware call failed, or a stored variable is damaged.
     Firmware,
 }
@@ -35,6 +39,8 @@ impl Refusal {
             Self::NoEntropy => "no_entropy",
             Self::WrongServer | Self::Forged => "wrong_server",
             Self::BadArguments => "bad_arguments",
+            Self::BadSeal => "bad_seal",
+            Self::BadLogin => "bad_login",
             Self::Firmware => "firmware",
         }
     }
@@ -49,6 +55,10 @@ impl Refusal {
             Self::WrongServer => "refused: this server is not the one that this machine trusts",
             Self::Forged => "refused: the server's signature is wrong; somebody on the network pretends to be it",
             Self::BadArguments => "the arguments are wrong: use the boot script of the appliance",
+            Self::BadSeal => {
+                "refused: the login to the disk is not for this start of this machine, was changed on the way, or was opened before"
+            }
+            Self::BadLogin => "refused: what the server has sealed is no login to a disk",
             Self::Firmware => "the firmware's variable store failed or holds a damaged key",
         }
     }

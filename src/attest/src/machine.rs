@@ -23,8 +23,8 @@ pub trait Machine {
     /// have planted a key that it knows. It is removed, and counts as absent.
     ///
     /// # Errors
-    /// [`Refusal::Firmware`] when the store fails, or the variable is ours but not 32 octets: it is never overwritten.
-    fn read(&mut self, name: &str, kind: Kind) -> Result<Option<Zeroizing<[u8; 32]>>, Refusal>;
+    /// [`Refusal::Firmware`] when the store fails, or the variable is ours but not `N` octets: it is never overwritten.
+    fn read<const N: usize>(&mut self, name: &str, kind: Kind) -> Result<Option<Zeroizing<[u8; N]>>, Refusal>;
 
     /// Writes a variable. A protected one never takes the place of what has its name; others do.
     ///

@@ -1,7 +1,7 @@
 //! `kurrent-attest.efi`: holds the device key and answers the appliance's challenge; chained by stock iPXE, returns to it.
 //!
 //! It never writes a secret to the console, replaces a device key only by one that the appliance has come to expect, and leaves
-//! the session key only for stage-1. What it decides and in which order it stores is in the library beside it; the firmware
+//! the session key only for stage-1, or opens what is sealed with it itself and removes it. What it decides and in which order it stores is in the library beside it; the firmware
 //! calls are in `firmware`.
 #![cfg_attr(target_os = "uefi", no_std, no_main)]
 
@@ -28,8 +28,8 @@ mod program {
         let _ = Firmware.write(VARIABLE_ERROR, Kind::Volatile, refusal.word().as_bytes());
         match refusal {
             Refusal::NoEntropy => Status::UNSUPPORTED,
-            Refusal::WrongServer | Refusal::Forged => Status::SECURITY_VIOLATION,
-            Refusal::BadArguments => Status::INVALID_PARAMETER,
+            Refusal::WrongServer | Refusal::Forged | Refusal::BadSeal => Status::SECURITY_VIOLATION,
+            Refusal::BadArguments | Refusal::BadLogin => Status::INVALID_PARAMETER,
             Refusal::Firmware => Status::DEVICE_ERROR,
         }
     }

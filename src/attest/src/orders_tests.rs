@@ -8,6 +8,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use kurrent_handshake::{Answer, FLAG_MAY_PIN, Link, Rotation, Side, boot_public_key, expected};
 
+#[path = "unseal_tests.rs"]
+mod unseal;
+
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const SERVER_SECRET: [u8; 32] = [4; 32];
 
@@ -24,12 +27,15 @@ struct Fake {
     /// Says that it has written non-volatile variables, and has not.
     forgets: bool,
     full: bool,
+    /// Takes everything but this.
+    refuses: Option<&'static str>,
 }
 
 impl Fake {
     fn new(in_two_steps: bool) -> Self {
         let variables = BTreeMap::new();
-        Self { variables, writes_left: usize::MAX, writes: 0, drawn: 0, said: vec![], in_two_steps, forgets: false, full: false }
+        let said = vec![];
+        Self { variables, writes_left: usize::MAX, writes: 0, drawn: 0, said, in_two_steps, forgets: false, full: false, refuses: None }
     }
 
     fn spend(&mut self) -> Result<(), Refusal> {
@@ -40,7 +46,7 @@ impl Fake {
 
     fn set(&mut self, name: &str, kind: Kind, octets: &[u8]) -> Result<(), Refusal> {
         self.spend()?;
-        if self.full && kind == Kind::Protected {
+        if self.full && kind == Kind::Protected || self.refuses == Some(name) {
             return Err(Refusal::Firmware);
         }
         if !(self.forgets && kind == Kind::Protected) {
@@ -70,7 +76,7 @@ impl Fake {
 }
 
 impl Machine for Fake {
-    fn read(&mut self, name: &str, kind: Kind) -> Result<Option<Zeroizing<[u8; 32]>>, Refusal> {
+    fn read<const N: usize>(&mut self, name: &str, kind: Kind) -> Result<Option<Zeroizing<[u8; N]>>, Refusal> {
         match self.variables.get(name) {
             Some((found, octets)) if *found == kind => {
                 Ok(Some(Zeroizing::new(octets.as_slice().try_into().map_err(|_| Refusal::Firmware)?)))

@@ -13,15 +13,18 @@
 //!              (<---  new key, signed by itself and by the old one, when that was ordered)
 //!   session = HKDF(X25519(x_s, x_d))            session = HKDF(X25519(x_d, x_s)) -> stage-1
 //!   seal(session, credentials)           --->   stage-1: open(session, blob)
+//!   or, for iSCSI, seal(session, login)  --->   the firmware program: open(session, blob) -> iPXE
 //! ```
 //!
-//! Rooms: `challenge` (and its answer), `rotation` (of the server key), `rekey` (of a device), `session` (what is sealed).
+//! Rooms: `challenge` (and its answer), `rotation` (of the server key), `rekey` (of a device), `session` (what is sealed),
+//! `chap` (what is sealed for iSCSI).
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
 mod challenge;
+mod chap;
 mod rekey;
 mod rotation;
 mod session;
@@ -29,6 +32,7 @@ mod session;
 mod tests;
 
 pub use challenge::{Answer, Challenge, EXPECTS_NONE, Side, expected};
+pub use chap::{CHAP_NAME_MAX, CHAP_SECRET_OCTETS, Chap};
 pub use rekey::{Rekey, SignedRekey};
 pub use rotation::{Link, MAX_LINKS, Rotation, follow};
 pub use session::{SEALED_MAGIC, Session, report_is_genuine, report_proof};
@@ -62,6 +66,14 @@ pub const VARIABLE_MEMORY_TOTAL: &str = "KurrentMemoryTotal";
 pub const VARIABLE_MEMORY_SPEED: &str = "KurrentMemorySpeed";
 /// Volatile, boot-services-only: why the program failed, ASCII; a stable word, e.g. `wrong_server`.
 pub const VARIABLE_ERROR: &str = "KurrentError";
+/// Volatile, boot-services-only: [`Chap::user`], for iPXE's `username`.
+pub const VARIABLE_CHAP_USER: &str = "KurrentChapUser";
+/// Volatile, boot-services-only: [`Chap::secret`], for iPXE's `password`.
+pub const VARIABLE_CHAP_SECRET: &str = "KurrentChapSecret";
+/// Volatile, boot-services-only: [`Chap::mutual_user`], for iPXE's `reverse-username`.
+pub const VARIABLE_CHAP_MUTUAL_USER: &str = "KurrentChapMutualUser";
+/// Volatile, boot-services-only: [`Chap::mutual_secret`], for iPXE's `reverse-password`.
+pub const VARIABLE_CHAP_MUTUAL_SECRET: &str = "KurrentChapMutualSecret";
 /// Volatile, **runtime**: [`Session::to_handed`]. Firmware lets nobody delete a volatile variable at run time (EDK2 answers
 /// invalid parameter), so the system can read it until the machine is reset: its key is masked.
 pub const VARIABLE_SESSION: &str = "KurrentSession";

@@ -23,6 +23,8 @@ pub struct Session {
 impl Session {
     /// Length of [`Session::to_bytes`].
     pub const LEN: usize = 70;
+    /// So much longer than its plaintext is a sealed blob: [`SEALED_MAGIC`] and Poly1305's tag.
+    pub const SEAL_OCTETS: usize = SEALED_MAGIC.len() + 16;
 
     /// The form in [`crate::VARIABLE_SESSION`]: [`Session::to_bytes`] with the key masked by [`VARIABLE_SESSION_MASK`].
     #[must_use]

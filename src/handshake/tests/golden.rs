@@ -6,7 +6,7 @@
 
 use ed25519_dalek::SigningKey;
 use kurrent_handshake::{
-    Answer, Challenge, FLAG_MAY_PIN, FLAG_REKEY, Link, Rekey, Rotation, Side, boot_public_key, expected, fields, report_proof,
+    Answer, Challenge, Chap, FLAG_MAY_PIN, FLAG_REKEY, Link, Rekey, Rotation, Side, boot_public_key, expected, fields, report_proof,
 };
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -48,6 +48,12 @@ fn vectors() -> String {
     let rekey = Rekey { nonce, mac, server_key: answer.server_key, old, new }.sign(&device, &next_device);
     let session = answer.session(&device_boot, Side::Device).unwrap();
     let plaintext = b"worker=w1\n";
+    let chap = Chap {
+        user: "iqn.2026-11.net.example:host.w1.e7",
+        secret: "iLqf8ZqHzv2xYw4N",
+        mutual_user: "iqn.2026-11.net.example:w1",
+        mutual_secret: "R5tPq0aJm7sKd1eB",
+    };
     let mut text = String::new();
     let mut line = |name: &str, octets: &[u8]| {
         let _ = writeln!(text, "{name}={}", hex(octets));
@@ -78,6 +84,15 @@ fn vectors() -> String {
     line("session", session.to_bytes().as_slice());
     line("session_masked", session.to_handed(&counting(0x33)).as_slice());
     line("sealed", &answer.session(&server_boot, Side::Appliance).unwrap().seal(plaintext));
+    for (name, value) in [
+        ("chap_user", chap.user),
+        ("chap_secret", chap.secret),
+        ("chap_mutual_user", chap.mutual_user),
+        ("chap_mutual_secret", chap.mutual_secret),
+    ] {
+        line(name, value.as_bytes());
+    }
+    line("chap_sealed", &chap.seal(answer.session(&server_boot, Side::Appliance).unwrap()).unwrap());
     line("report_proof", &report_proof(&counting(0x05), "0123456789abcdef", "failed", "no root"));
     text
 }

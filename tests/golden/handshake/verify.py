@@ -119,12 +119,20 @@ same("sealed", b"KSEALED1" + ChaCha20Poly1305(key).encrypt(bytes(12), v["plainte
 unmasked = bytes(a ^ b for a, b in zip(v["session_masked"][:32], v["mask"]))
 
 
-def opens(blob):
-    if blob[:8] != b"KSEALED1" or ChaCha20Poly1305(unmasked).decrypt(bytes(12), blob[8:], aad) != v["plaintext"]:
-        raise InvalidTag
+def opens_to(plaintext):
+    def opens(blob):
+        if blob[:8] != b"KSEALED1" or ChaCha20Poly1305(unmasked).decrypt(bytes(12), blob[8:], aad) != plaintext:
+            raise InvalidTag
+
+    return opens
 
 
-verified("sealed", opens, v["sealed"])
+verified("sealed", opens_to(v["plaintext"]), v["sealed"])
+
+# What is sealed for iSCSI: four lines in this order.
+login = b"".join(name.encode() + b"=" + v["chap_" + name] + b"\n" for name in ("user", "secret", "mutual_user", "mutual_secret"))
+same("chap_sealed", b"KSEALED1" + ChaCha20Poly1305(key).encrypt(bytes(12), login, aad))
+verified("chap_sealed", opens_to(login), v["chap_sealed"])
 
 
 # The proof of a report.
