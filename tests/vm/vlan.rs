@@ -65,7 +65,7 @@ exec /bin/kurrentd run --config /kurrent.yaml --status /run/status
 ";
 
 /// The product's kernel, and the folder of its modules.
-fn kernel() -> Result<(PathBuf, PathBuf)> {
+pub fn kernel() -> Result<(PathBuf, PathBuf)> {
     let package = target_dir().join("deps/linux-image-amd64");
     let only = |folder: PathBuf, prefix: &str| -> Result<PathBuf> {
         let entries = fs::read_dir(&folder).with_context(|| format!("{}: `make deps` gets the kernel", folder.display()))?;

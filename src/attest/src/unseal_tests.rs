@@ -137,7 +137,8 @@ fn a_sealed_text_that_is_no_login_is_refused() {
 fn without_a_session_of_this_power_on_nothing_is_opened() {
     let (machine, session) = answered();
     let opened = words(&CHAP.seal(session).unwrap());
-    let without: [(&str, fn(&mut Fake)); 5] = [
+    type Change = fn(&mut Fake);
+    let without: [(&str, Change); 5] = [
         ("off and on", Fake::power_cycle),
         ("no mask", |machine| drop(machine.variables.remove(VARIABLE_SESSION_MASK))),
         ("a mask of another start", |machine| {

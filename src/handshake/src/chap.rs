@@ -17,7 +17,7 @@ use core::ops::RangeInclusive;
 use zeroize::Zeroizing;
 
 /// Octets of a secret. RFC 7143 section 9.2.1: less than 96 bits only over IPsec, and 128 bits is what everybody must take; no more
-/// is what Windows takes. iPXE and Linux would take longer ones.
+/// is what Windows takes. Stock iPXE takes longer ones (tried with 160).
 pub const CHAP_SECRET_OCTETS: RangeInclusive<usize> = 12..=16;
 /// Octets of a name; usually that is an iSCSI name, of which RFC 7143 section 4.2.7.1 has no longer ones.
 pub const CHAP_NAME_MAX: usize = 223;

@@ -188,7 +188,7 @@ fn serve(run: &Run, network: &BootNetwork, name: &str) -> Result<Program> {
 }
 
 /// The stock loaders, from where the image recipe takes them.
-fn copy_loaders(to: &Path) -> Result<()> {
+pub fn copy_loaders(to: &Path) -> Result<()> {
     let from = tools::target_dir().join("deps/ipxe/usr/lib/ipxe");
     let entries = fs::read_dir(&from).with_context(|| format!("read {} (`make deps` fetches it)", from.display()))?;
     for entry in entries {
