@@ -74,7 +74,8 @@ test-net: build ## the real daemon against independent clients in network namesp
 
 test-vm: image build ## machines in QEMU: firmware to login, attacks, power cuts
 	@$(LAB) master
-	tests/in-namespace $(CARGO) test $(LOCKED) --test vm -- --test-threads=1
+	$(CARGO) test -q $(LOCKED) --test vm --no-run
+	tests/in-namespace tests/machines
 
 attack: image build ## each attack of the list with how it is refused, and where the operator finds it (namespaces and machines)
 	@$(LAB) master

@@ -148,7 +148,7 @@ impl Identity {
     /// Replaces the key, durably; gives what holds from now on. Waits for the disk.
     ///
     /// # Errors
-    /// The file can not be written; then nothing has changed.
+    /// The file can not be written; the old key is used on. After [`store::ReplaceError::InDoubt`] the next start may find the new one.
     pub fn rotate(&self) -> Result<Arc<Held>, store::ReplaceError> {
         let _rotating = self.rotating.lock().unwrap_or_else(PoisonError::into_inner);
         let next = Arc::new(self.now().rotated(&Zeroizing::new(random())));

@@ -11,7 +11,7 @@ use anyhow::Context;
 use arc_swap::ArcSwapOption;
 use ca::Ca;
 use kurrent_core::time::Wall;
-use kurrent_core::tls::{self, Names, Renewal};
+use kurrent_core::tls::{self, Names, Pace, Renewal};
 use kurrent_sys::clock;
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -23,8 +23,6 @@ use std::time::Duration;
 
 /// Between two looks at addresses and clock.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two certificates: addresses may come and go as fast as a stranger's router advertisements.
-const PAUSE: Duration = Duration::from_secs(5);
 
 /// What TLS connections are answered with, and the CA behind it. Empty until [`serve`] has read or made the CA.
 #[derive(Debug, Default)]
@@ -85,7 +83,7 @@ async fn keep(shared: SharedRef) -> anyhow::Result<Infallible> {
     tracing::info!(sha256 = ca.fingerprint(), "the appliance's CA");
     let ca = Arc::new(ca);
     let mut present: Option<(Names, Wall)> = None;
-    let built = built();
+    let (built, mut pace) = (built(), Pace::default());
     loop {
         let (now, wanted) = (clock::now().wall, names(&shared)?);
         if let Some(reason) = tls::renewal(present.as_ref().map(|(names, end)| (names, *end)), &wanted, now, built) {
@@ -98,7 +96,7 @@ async fn keep(shared: SharedRef) -> anyhow::Result<Infallible> {
                 tell(&shared, "certificate_renewed", ca.fingerprint(), reason.word());
             }
             present = Some((wanted, end));
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(pace.made(clock::now().mono)).await;
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

@@ -2,10 +2,12 @@
 
 use crate::shared;
 use anyhow::{Context, Result, ensure};
-use kurrent_harness::appliance::{ADDRESS, API_PORT, BOOT_PORT};
+use kurrent_harness::appliance::{ADDRESS, API_PORT, BOOT_PORT, wait_until};
+use kurrent_harness::netns::BRIDGE;
 use kurrent_harness::{netns, worker};
+use socket2::{Domain, Protocol, Socket, Type};
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6, TcpStream, UdpSocket};
 use std::time::Duration;
 
 const NVME_PORT: u16 = 4420;
@@ -48,6 +50,42 @@ fn junk_on_every_port_disturbs_nobody() -> Result<()> {
         worker::wait_for_login(&mut served.machine, shared::hostname(1), worker::LOGIN_WITHIN)?;
         worker::log_in(&mut served.machine)
     })
+}
+
+/// A router advertisement of a stranger reaches every machine of the link. The worker's kernel takes an address from it, which shows
+/// that it is a good one; the appliance takes none, so nobody makes it answer, route or be certified under another name.
+#[test]
+fn a_strangers_router_advertisement_gives_the_appliance_no_address() -> Result<()> {
+    shared::with(|shared| {
+        let (lab, served) = shared.worker(1)?;
+        let netns = lab.appliance()?.api.netns.clone().context("machine tests have a namespace")?;
+        wait_until("the worker takes an address of the advertised prefix", CONNECT_WITHIN * 3, || {
+            netns::enter(&netns, || advertise(PREFIX))??;
+            Ok(served.machine.console.shell("ip -6 addr show", worker::SHELL_WITHIN)?.contains("2001:db8:bad:"))
+        })?;
+        let renewed = lab.appliance()?.api.get("/v1/operations?verb=certificate_renewed")?.to_string();
+        let status = lab.appliance()?.api.get("/v1/status")?.to_string();
+        ensure!(!renewed.contains("names_changed"), "{renewed}");
+        ensure!(!status.contains("2001:db8:bad:"), "{status}");
+        Ok(())
+    })
+}
+
+const PREFIX: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xbad, 0, 0, 0, 0, 0);
+
+/// RFC 4861 section 4.2, with one prefix for SLAAC (section 4.6.2), to all nodes. The kernel computes the checksum of this socket.
+fn advertise(prefix: Ipv6Addr) -> Result<()> {
+    let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6)).context("a raw ICMPv6 socket")?;
+    let index = nix::net::if_::if_nametoindex(BRIDGE).context("the bridge's index")?;
+    socket.set_multicast_hops_v6(255)?;
+    socket.set_multicast_if_v6(index)?;
+    let mut octets = vec![134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
+    // On-link and autonomous, 64 bits, valid and preferred for an hour.
+    octets.extend([3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
+    octets.extend(prefix.octets());
+    let all_nodes = SocketAddrV6::new(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1), 0, 0, index);
+    socket.send_to(&octets, &all_nodes.into()).context("send the advertisement")?;
+    Ok(())
 }
 
 /// Octets without meaning, the same in every run (a linear congruential generator).

@@ -31,6 +31,7 @@ fn device(mac: MacAddr, state: DeviceState, key: bool, keyless_allowed: bool) ->
         source: Source::Ipxe,
         first_seen: Wall::UNIX_EPOCH,
         last_seen: None,
+        proved_at: None,
         epoch: 3,
         rekey_until: None,
         rekey_signed: false,

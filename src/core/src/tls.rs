@@ -1,9 +1,10 @@
 //! What the appliance's certificate names, how long it is good, and when there has to be a new one.
 
-use crate::time::Wall;
+use crate::time::{Mono, Wall};
 use jiff::SignedDuration;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 /// More addresses than this are none that people use; the kernel takes 16 of one network from router advertisements.
 const MAX_ADDRESSES: usize = 128;
@@ -11,6 +12,13 @@ const MAX_ADDRESSES: usize = 128;
 const LIFE: SignedDuration = SignedDuration::from_hours(2 * 365 * 24);
 /// A clock that is set a little does not make a new certificate.
 const SET_A_LITTLE: SignedDuration = SignedDuration::from_hours(24);
+/// Between two certificates.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Changes of addresses that are followed at once: cables, leases, an administrator at work. More, without a quiet hour between,
+/// are somebody's who plays with router advertisements, and each would cost a key, a certificate and a line of the audit.
+const AT_ONCE: u32 = 12;
+const SLOWLY: Duration = Duration::from_secs(600);
+const QUIET: Duration = Duration::from_secs(3600);
 /// 2000-01-01: begins before any clock of a machine without a battery.
 pub const NOT_BEFORE: Wall = Wall::constant(946_684_800, 0);
 /// 2100-01-01, the end of the CA and so of everything that it signs.
@@ -87,6 +95,24 @@ pub fn renewal(present: Option<(&Names, Wall)>, wanted: &Names, now: Wall, built
     }
 }
 
+/// How fast certificates follow one another.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    /// Without a quiet hour between.
+    made: u32,
+    last: Option<Mono>,
+}
+
+impl Pace {
+    /// A certificate was made; no other one before the time that is given.
+    pub fn made(&mut self, now: Mono) -> Duration {
+        let was_quiet = self.last.is_none_or(|last| now.since(last) >= QUIET);
+        self.made = if was_quiet { 1 } else { self.made.saturating_add(1) };
+        self.last = Some(now);
+        if self.made > AT_ONCE { SLOWLY } else { PAUSE }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +162,21 @@ mod tests {
         // At the end of the CA a new one would be no better: no certificate after the other.
         check(Some((&one, "2100-01-01")), &one, "2099-12-31", None);
         check(Some((&one, "2100-01-01")), &one, "2200-01-01", None);
+    }
+
+    #[test]
+    fn addresses_that_come_and_go_all_day_make_a_few_certificates_an_hour_and_a_cable_makes_one_at_once() {
+        let mut pace = Pace::default();
+        let mut now = Mono(Duration::from_secs(100));
+        let mut waits = Vec::new();
+        while now < Mono(Duration::from_secs(100 + 24 * 3600)) {
+            let wait = pace.made(now);
+            waits.push(wait);
+            now = Mono(now.0 + wait);
+        }
+        assert_eq!(waits[..12], [PAUSE; 12]);
+        assert!(waits.len() <= 12 + 24 * 6, "{} in a day", waits.len());
+        assert_eq!(pace.made(Mono(now.0 + QUIET)), PAUSE, "after a quiet hour it is as at the start");
     }
 
     #[test]

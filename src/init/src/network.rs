@@ -48,6 +48,7 @@ impl Network {
         let steps = [
             link::set_up(LOOPBACK, true),
             self.look(plan),
+            self.hear_no_router(),
             self.address_boot(plan),
             self.address_boot6(plan),
             self.address_uplink(plan),
@@ -82,6 +83,11 @@ impl Network {
         let nics: Vec<Nic> = links.iter().map(nic).collect();
         self.chosen = choose(plan, &nics, &self.chosen);
         Ok(())
+    }
+
+    /// On the boot network the appliance is the router: a machine there gives it neither addresses nor routes.
+    fn hear_no_router(&self) -> Result<(), LinkError> {
+        self.chosen.boot.as_ref().map_or(Ok(()), |boot| link::ignore_router_advertisements(&boot.name))
     }
 
     fn address_boot(&mut self, plan: &Plan) -> Result<(), LinkError> {

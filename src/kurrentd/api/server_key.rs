@@ -10,9 +10,10 @@ use crate::audit::{Audit, Event, Filter, MAX_LIMIT};
 use crate::identity::Held;
 use axum::Json;
 use axum::extract::State;
-use kurrent_core::rotation::not_seen_since;
+use kurrent_core::rotation::not_proved_since;
 use kurrent_core::time::Wall;
 use kurrent_handshake::MAX_LINKS;
+use kurrent_sys::store::ReplaceError;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256 as Hash};
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ struct ServerKey {
     /// Rotations until the oldest of them is forgotten.
     #[schema(maximum = 16)]
     rotations_left: usize,
-    /// Machines with a key that have not reported since the last rotation; they follow at their next boot.
+    /// Machines with a key that have not proved it since the last rotation; they follow at their next boot.
     not_followed: usize,
     /// Machines that the next rotation may leave behind: it forgets a key that they may still have pinned.
     left_behind_next: usize,
@@ -87,7 +88,7 @@ impl ServerKey {
                 replaced_at: times.get(&fingerprint(next)).copied(),
             })
             .collect();
-        let behind = |replaced| not_seen_since(&ledger, replaced).len();
+        let behind = |replaced| not_proved_since(&ledger, replaced).len();
         Ok(Self {
             public_key: hex::encode(public),
             fingerprint: fingerprint(&public),
@@ -99,7 +100,7 @@ impl ServerKey {
     }
 }
 
-/// The first rotation whose time is known: who was seen after it has pinned none of the keys before.
+/// The first rotation whose time is known: who proved itself after it has pinned none of the keys before.
 fn first_known(former: &[FormerKey]) -> Option<Wall> {
     former.iter().find_map(|key| key.replaced_at)
 }
@@ -132,7 +133,7 @@ async fn rotate_server_key(State(api): State<Api>, Body(body): Body<RotateServer
     let _alone = alone(&api)?;
     let before = ServerKey::of(&api, &api.shared.server_key.now()).await?;
     if before.left_behind_next > 0 && !body.force {
-        let left = not_seen_since(&api.shared.ledger.snapshot(), first_known(&before.former));
+        let left = not_proved_since(&api.shared.ledger.snapshot(), first_known(&before.former));
         let named: Vec<String> = left.iter().take(NAMED).map(ToString::to_string).collect();
         let more = if left.len() > NAMED { ", …" } else { "" };
         record(&api, "machines_left_behind", String::new());
@@ -146,9 +147,16 @@ async fn rotate_server_key(State(api): State<Api>, Body(body): Body<RotateServer
     }
     let shared = api.shared.clone();
     let rotated = tokio::task::spawn_blocking(move || shared.server_key.rotate()).await.map_err(|_| super::problem::of_panic())?;
-    let held = rotated.map_err(|e| {
-        record(&api, "not_durable", String::new());
-        Problem::new(507, "not_durable", format!("the new key could not be stored, the old one holds: {e}; check the data partition"))
+    let held = rotated.map_err(|error| {
+        let (status, code, advice) = match &error {
+            ReplaceError::Unchanged { .. } => (507, "not_durable", "the new key could not be stored, the old one holds"),
+            // Machines find the way to either: nobody has pinned the new key, and it is signed by the old one.
+            ReplaceError::InDoubt { .. } => {
+                (500, "in_doubt", "the old key is used until kurrentd starts again, then the one that the disk has kept; rotate again then")
+            }
+        };
+        record(&api, code, String::new());
+        Problem::new(status, code, format!("{advice}: {error}; check the data partition"))
     })?;
     record(&api, "ok", fingerprint(&held.public()));
     ServerKey::of(&api, &held).await.map(Json)

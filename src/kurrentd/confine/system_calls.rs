@@ -86,7 +86,7 @@ const ALLOWED: &[&[c_long]] = &[
     &[libc::SYS_eventfd2, libc::SYS_pipe2, libc::SYS_signalfd4, libc::SYS_timerfd_create, libc::SYS_timerfd_settime],
     &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_clock_gettime, libc::SYS_clock_getres, libc::SYS_gettimeofday],
     // sockets; which kinds may be made is in `conditions`
-    &[libc::SYS_socketpair, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4, libc::SYS_connect],
+    &[libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4, libc::SYS_connect],
     &[libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_recvmsg],
     &[libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_shutdown, libc::SYS_setsockopt, libc::SYS_getsockopt],
     // memory
@@ -139,9 +139,10 @@ const ALLOWED_BEFORE: &[c_long] = &[];
 fn conditions() -> Result<Vec<(c_long, Vec<SeccompRule>)>, Error> {
     let first =
         |operator, value: i32| SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, u64::try_from(value).unwrap_or(u64::MAX));
-    // No AF_ALG, AF_VSOCK, Bluetooth, …: code of the kernel that nobody here needs.
+    // No AF_ALG, AF_VSOCK, Bluetooth, …: code of the kernel that nobody here needs. No AF_UNIX: other programs of the host are
+    // reached by its names, some of which are no files. A pair has no name, and wakes our own threads.
     let mut sockets = Vec::new();
-    for family in [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET] {
+    for family in [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET] {
         sockets.push(SeccompRule::new(vec![first(SeccompCmpOp::Eq, family)?])?);
     }
     // Threads, no processes: nothing here starts a program, so nobody who breaks in does.
@@ -150,7 +151,13 @@ fn conditions() -> Result<Vec<(c_long, Vec<SeccompRule>)>, Error> {
     // Not what types into the terminal that kurrentd was started from.
     let second = |value: u64| SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value);
     let no_typing = SeccompRule::new(vec![second(libc::TIOCSTI)?, second(TIOCLINUX)?])?;
-    Ok(vec![(libc::SYS_socket, sockets), (libc::SYS_clone, vec![threads]), (libc::SYS_ioctl, vec![no_typing])])
+    let pairs = SeccompRule::new(vec![first(SeccompCmpOp::Eq, libc::AF_UNIX)?])?;
+    Ok(vec![
+        (libc::SYS_socket, sockets),
+        (libc::SYS_socketpair, vec![pairs]),
+        (libc::SYS_clone, vec![threads]),
+        (libc::SYS_ioctl, vec![no_typing]),
+    ])
 }
 
 /// `ioctl_console(2)`: pastes, too.

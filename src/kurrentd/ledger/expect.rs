@@ -7,8 +7,8 @@ use kurrent_core::time::Wall;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-/// A field that changes without anybody's doing: no part of a record's version.
-const VOLATILE: &str = "last_seen";
+/// Fields that change without anybody's doing: no part of a record's version.
+const VOLATILE: [&str; 2] = ["last_seen", "proved_at"];
 /// Octets of the hash that go into an ETag: enough that no two versions of a record meet by chance.
 const ETAG_OCTETS: usize = 16;
 
@@ -40,12 +40,12 @@ pub fn untagged(name: FileName) -> MasterTags {
 }
 
 /// A record's strong ETag in its quoted form: `"`, 32 hex digits, `"`. They are the first 16 octets of the SHA-256 of its JSON
-/// with sorted keys and without `last_seen`.
+/// with sorted keys and without `last_seen` and `proved_at`.
 #[must_use]
 pub fn etag_of(record: &impl Serialize) -> String {
     let mut json = serde_json::to_value(record).unwrap_or_default();
     if let Some(fields) = json.as_object_mut() {
-        fields.remove(VOLATILE);
+        VOLATILE.iter().for_each(|field| drop(fields.remove(*field)));
     }
     let hash = Sha256::digest(json.to_string());
     format!("\"{}\"", hex::encode(hash.get(..ETAG_OCTETS).unwrap_or_default()))

@@ -17,8 +17,8 @@ pub const MASTER_NAME: &str = "debian_tpl_12.img";
 
 const SUITE: &str = "bookworm";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// 640 MiB: 200 are used, and the lab sends all of it to the appliance.
-const DISK_BYTES: u64 = 640 << 20;
+/// 384 MiB: 200 are used, and the lab sends all of it to the appliance, through TLS under emulation.
+const DISK_BYTES: u64 = 384 << 20;
 /// First usable byte: 1 MiB, the alignment that every partitioning tool uses.
 pub const ROOT_OFFSET: u64 = 1 << 20;
 /// Left free at the end for the backup GPT.

@@ -38,7 +38,7 @@ fn people(key: &Value) -> String {
     let head = format!("SHA-256 {}\ned25519 {}", text(at(key, "fingerprint")), text(at(key, "public_key")));
     let former = table(key, "former", FORMER, "it was never replaced");
     let behind = format!(
-        "machines that have not reported since the last rotation: {}\nrotations until the oldest key is forgotten: {}",
+        "machines that have not proved themselves since the last rotation: {}\nrotations until the oldest key is forgotten: {}",
         text(at(key, "not_followed")),
         text(at(key, "rotations_left"))
     );

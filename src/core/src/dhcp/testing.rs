@@ -67,6 +67,7 @@ impl World {
             source: Source::Manual,
             first_seen: at(0).wall,
             last_seen: None,
+            proved_at: None,
             epoch: 0,
             rekey_until: None,
             rekey_signed: false,

@@ -41,6 +41,7 @@ fn any_change() -> impl Strategy<Value = Change> {
         2 => n.clone().prop_map(|n| Change::Unbind { mac: mac(n) }),
         1 => n.clone().prop_map(|n| Change::Revoke { mac: mac(n) }),
         2 => (n.clone(), n.clone(), 0..20u64).prop_map(|(d, w, epoch)| Change::Boot { mac: mac(d), worker: worker(w), epoch }),
+        1 => n.clone().prop_map(|n| Change::Proved { mac: mac(n) }),
         1 => n.clone().prop_map(|n| Change::Purge { mac: mac(n) }),
         1 => n.clone().prop_map(|n| Change::Rekey { mac: mac(n), until: Some(minutes(at(1000), 5)), signed: false }),
         3 => n.clone().prop_map(|n| Change::CreateWorker { worker: worker(n) }),

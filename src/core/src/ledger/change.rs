@@ -22,6 +22,11 @@ pub enum Change {
         /// The reported hardware.
         fingerprint: Fingerprint,
     },
+    /// A device has proved its key to the key that the appliance has now; nothing else changes.
+    Proved {
+        /// Which device.
+        mac: MacAddr,
+    },
     /// A person adds a device to the pool; not limited by the window (K09).
     Register {
         /// Who.
@@ -323,6 +328,7 @@ impl Change {
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Report { .. } => "report",
+            Self::Proved { .. } => "proved",
             Self::Register { .. } => "register",
             Self::EditDevice { .. } => "device-edit",
             Self::Bind { .. } | Self::BindAll { .. } => "bind",
@@ -366,6 +372,7 @@ impl Change {
         let other = |object: String| vec![(None, object)];
         match self {
             Self::Report { mac, .. }
+            | Self::Proved { mac }
             | Self::Register { mac, .. }
             | Self::EditDevice { mac, .. }
             | Self::Unbind { mac }

@@ -118,6 +118,7 @@ impl Change {
                 .when(note.is_some(), "note"),
             Self::AddJoinToken { token } => words.until(Some(token.expires_at)),
             Self::Report { .. }
+            | Self::Proved { .. }
             | Self::RotateCredentials { .. }
             | Self::EndMigration { .. }
             | Self::Boot { .. }

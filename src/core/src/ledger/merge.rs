@@ -50,6 +50,9 @@ fn with_reports(edited: Arc<Device>, before: Option<&Record>, now: Option<&Recor
     if device.last_seen == before.last_seen {
         device.last_seen = now.last_seen;
     }
+    if device.proved_at == before.proved_at {
+        device.proved_at = now.proved_at;
+    }
     if device.uuid == before.uuid {
         device.uuid.clone_from(&now.uuid);
     }

@@ -150,6 +150,7 @@ impl Record {
         match self {
             Self::Device(device) => Self::Device(Arc::new(Device {
                 last_seen: None,
+                proved_at: None,
                 uuid: String::new(),
                 fingerprint: Fingerprint::default(),
                 ..Device::clone(device)

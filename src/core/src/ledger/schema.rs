@@ -121,6 +121,9 @@ pub struct Device {
     /// Its last accepted report; written with the next change, not by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<Wall>,
+    /// Its last answer to a challenge that its key was verified for; written with the next change, not by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proved_at: Option<Wall>,
     /// Grows on bind, unbind, rebind, revoke and a new key: part of the host NQN, so old credentials die with it. It is the
     /// generation of that change, so no two bindings of one Worker, through whatever devices, ever share an epoch.
     pub epoch: u64,

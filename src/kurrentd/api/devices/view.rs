@@ -98,6 +98,10 @@ pub(in crate::api) struct DeviceView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Time>, nullable = false)]
     last_seen: Option<Wall>,
+    /// When it last proved its key: a report is only what it says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Time>, nullable = false)]
+    proved_at: Option<Wall>,
     /// Grows with every binding and key: part of its host NQN.
     epoch: u64,
     /// Until then a new key of it is ordered.
@@ -153,6 +157,7 @@ impl DeviceView {
             source: d.source,
             first_seen: d.first_seen,
             last_seen: d.last_seen,
+            proved_at: d.proved_at,
             epoch: d.epoch,
             rekey_until: d.rekey_until,
             rekey_signed: d.rekey_signed,

@@ -48,20 +48,15 @@ async fn a_rotation_that_forgets_a_key_is_refused_while_machines_may_have_it_pin
     }
     let full = api.expect(("GET", KEY, Value::Null), 200, "").await;
     assert_eq!(full["left_behind_next"], 2);
-    let report = |mac: &str, n| Change::Report {
-        mac: mac.parse().unwrap(),
-        uuid: String::new(),
-        public_key: Some(device_key(n)),
-        fingerprint: Default::default(),
-    };
-    api.shared.ledger.submit(report(seen, 1), "device").await.unwrap();
+    let proved = |mac: &str| Change::Proved { mac: mac.parse().unwrap() };
+    api.shared.ledger.submit(proved(seen), "device").await.unwrap();
     let refused = api.expect(("POST", ROTATE, json!({})), 409, "machines_left_behind").await;
     let detail = refused["detail"].as_str().unwrap();
     assert!(detail.contains(unseen) && !detail.contains(seen) && detail.contains("1 machine"), "{detail}");
     assert_eq!(api.expect(("GET", KEY, Value::Null), 200, "").await["public_key"], full["public_key"], "nothing has changed");
     let forced = api.expect(("POST", ROTATE, json!({"force": true})), 200, "").await;
     assert_eq!(forced["former"][0], full["former"][1], "the oldest is forgotten");
-    api.shared.ledger.submit(report(unseen, 2), "device").await.unwrap();
+    api.shared.ledger.submit(proved(unseen), "device").await.unwrap();
     api.expect(("POST", ROTATE, json!({})), 200, "").await;
 }
 

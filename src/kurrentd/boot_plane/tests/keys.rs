@@ -2,6 +2,7 @@
 
 use super::*;
 use kurrent_core::ledger::Device;
+use kurrent_core::time::Wall;
 use kurrent_handshake::{FLAG_REKEY, Link, MAX_LINKS, Rekey, SignedRekey, follow};
 
 fn links(script: &str) -> Vec<Link> {
@@ -18,8 +19,13 @@ impl Bench {
         self.plane.shared.server_key.rotate().unwrap().public()
     }
 
+    /// Without when it proved its key: that is no decision.
     fn device(&self) -> Device {
-        self.plane.shared.ledger.snapshot().device(MAC.parse().unwrap()).unwrap().clone()
+        Device { proved_at: None, ..self.plane.shared.ledger.snapshot().device(MAC.parse().unwrap()).unwrap().clone() }
+    }
+
+    fn proved_at(&self) -> Option<Wall> {
+        self.plane.shared.ledger.snapshot().device(MAC.parse().unwrap()).unwrap().proved_at
     }
 
     async fn order(&self, signed: bool) {
@@ -65,6 +71,20 @@ async fn an_answer_on_the_way_while_the_server_key_changes_is_asked_again_and_ne
         let (challenge, server) = bench.challenge(MAC, now).unwrap();
         assert!(text(bench.boot_vars(&answer_form(challenge, server, &device).0, now).await).contains("kernel --name"));
     }
+}
+
+#[tokio::test]
+async fn who_proves_its_key_is_noted_and_a_report_or_a_wrong_answer_is_no_proof() {
+    let device = key();
+    let bench = Bench::bound(true, &device).await;
+    bench.report(&device).await;
+    let now = clock::now();
+    let (challenge, server) = bench.challenge(MAC, now).unwrap();
+    bench.boot_vars(&answer_form(challenge, server, &SigningKey::from_bytes(&[9; 32])).0, now).await;
+    assert_eq!((bench.device().last_seen.is_some(), bench.proved_at()), (true, None));
+    let (challenge, server) = bench.challenge(MAC, now).unwrap();
+    let boots = text(bench.boot_vars(&answer_form(challenge, server, &device).0, now).await);
+    assert!(bench.proved_at().is_some() && boots.contains("kernel --name"), "{boots}");
 }
 
 /// A device that answers, and sends `rekey` besides.

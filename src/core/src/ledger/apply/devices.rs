@@ -55,6 +55,13 @@ impl Next {
         Ok(outcome)
     }
 
+    /// As a refresh by a report: no generation.
+    pub(super) fn proved(&mut self, mac: MacAddr, now: Now) -> Result<Outcome, Rejected> {
+        let device = Device { proved_at: Some(now.wall), ..self.live_device(mac)? };
+        self.ledger.keep_device(device);
+        Ok(Outcome::Refreshed)
+    }
+
     fn store_key(&mut self, device: &mut Device, key: String) -> Outcome {
         set_key(device, key);
         (device.rekey_until, device.rekey_signed) = (None, false);
@@ -282,6 +289,7 @@ fn new_device(mac: MacAddr, source: Source, first_seen: Wall) -> Device {
         source,
         first_seen,
         last_seen: None,
+        proved_at: None,
         epoch: 0,
         rekey_until: None,
         rekey_signed: false,
