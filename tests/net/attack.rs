@@ -3,7 +3,7 @@
 
 mod api;
 mod boot;
-mod device;
+pub mod device;
 mod dhcp;
 
 use crate::net::wait_for;

@@ -2,6 +2,7 @@
 //! the next start has every acknowledged change, nothing half-done, and the invariants of the model.
 
 mod check;
+mod keys;
 mod load;
 mod steps;
 

@@ -18,6 +18,7 @@ mod holders;
 mod http;
 mod https;
 mod ipv6;
+mod keys;
 mod migrate;
 mod net;
 mod people;

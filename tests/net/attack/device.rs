@@ -71,14 +71,7 @@ impl Device {
 
     /// The form that answers a challenge, signed by `sign`.
     pub fn answer(&self, challenge: Challenge, server_key: [u8; 32], sign: impl FnOnce(&Answer) -> [u8; 64]) -> String {
-        let answer = Answer { challenge, uuid: [0; 16], server_key, device_boot_key: boot_public_key(&BOOT_SECRET) };
-        format!(
-            "mac={}&uuid=00000000-0000-0000-0000-000000000000&nonce={}&sig={}&boot_key={}",
-            self.text(),
-            hex::encode(challenge.nonce),
-            hex::encode(sign(&answer)),
-            hex::encode(answer.device_boot_key)
-        )
+        answer(&self.mac, challenge, server_key, sign)
     }
 
     /// What `/boot-vars` says to an honest answer to this challenge.
@@ -91,8 +84,26 @@ impl Device {
 /// What is said to who is believed: the Workers here have no disk.
 pub const BELIEVED: &str = "no system disk";
 
-fn read(script: &str, mac: &[u8; 6]) -> Option<(Challenge, [u8; 32])> {
-    let set = |name: &str| script.lines().find_map(|line| line.strip_prefix(&format!("set {name} ")));
+/// The form by which this MAC answers a challenge, signed by `sign`.
+pub fn answer(mac: &[u8; 6], challenge: Challenge, server_key: [u8; 32], sign: impl FnOnce(&Answer) -> [u8; 64]) -> String {
+    let answer = Answer { challenge, uuid: [0; 16], server_key, device_boot_key: boot_public_key(&BOOT_SECRET) };
+    format!(
+        "mac={}&uuid=00000000-0000-0000-0000-000000000000&nonce={}&sig={}&boot_key={}",
+        MacAddr(*mac),
+        hex::encode(challenge.nonce),
+        hex::encode(sign(&answer)),
+        hex::encode(answer.device_boot_key)
+    )
+}
+
+/// A variable that a script sets.
+pub fn set<'a>(script: &'a str, name: &str) -> Option<&'a str> {
+    script.lines().find_map(|line| line.strip_prefix(&format!("set {name} ")))
+}
+
+/// The challenge in a script, and the server key that it names.
+pub fn read(script: &str, mac: &[u8; 6]) -> Option<(Challenge, [u8; 32])> {
+    let set = |name: &str| set(script, name);
     fn octets<const N: usize>(text: &str) -> Option<[u8; N]> {
         hex::decode(text).ok()?.try_into().ok()
     }

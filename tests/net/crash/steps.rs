@@ -20,19 +20,19 @@ const COMES_WITHIN: Duration = Duration::from_secs(8);
 const LANES: usize = 3;
 
 /// One change, and how to tell whether it happened.
-struct Scenario {
-    name: &'static str,
+pub(super) struct Scenario {
+    pub(super) name: &'static str,
     /// Brings about what the change starts from; nothing: the first start of all.
-    before: Option<fn(&Api) -> Result<()>>,
+    pub(super) before: Option<fn(&Api) -> Result<()>>,
     /// Asks for the change; whether it was acknowledged.
-    act: fn(&Api) -> Result<bool>,
+    pub(super) act: fn(&Api) -> Result<bool>,
     /// Whether it happened. An error when it is half-done.
-    happened: fn(&Api) -> Result<bool>,
+    pub(super) happened: fn(&Api) -> Result<bool>,
     /// Also at the steps of the start.
-    from_the_start: bool,
+    pub(super) from_the_start: bool,
 }
 
-fn asks(api: &Api, method: &str, path: &str, body: &Value) -> Result<bool> {
+pub(super) fn asks(api: &Api, method: &str, path: &str, body: &Value) -> Result<bool> {
     // No answer is no acknowledgement.
     let Ok(answer) = api.request(method, path, Some(body)) else { return Ok(false) };
     ensure!((200..300).contains(&answer.status), "{method} {path}: {} {}", answer.status, answer.text());
@@ -219,7 +219,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn at_every_step(scenario: &Scenario) -> Result<()> {
+pub(super) fn at_every_step(scenario: &Scenario) -> Result<()> {
     let net = Net::new(&format!("crash-{}", scenario.name))?;
     if let Some(before) = scenario.before {
         let mut daemon = net.start()?;

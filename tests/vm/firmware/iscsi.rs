@@ -13,7 +13,7 @@ use disk::Hidden;
 use ed25519_dalek::SigningKey;
 use kurrent_handshake::{Answer, Challenge, Chap, EXPECTS_NONE, FLAG_MAY_PIN, Session, Side, boot_public_key};
 use kurrent_harness::machine::Machine;
-use plane::{MAC, Plane, hex};
+use plane::{MAC, Plane, attest, hex};
 use portal::Portal;
 use std::fs;
 use std::path::Path;
@@ -65,7 +65,7 @@ impl Appliance {
         let label = format!("lab-key-{}", self.nonce);
         plane.step(&format!(
             "{} || echo lab-failed ${{efi/KurrentError:string}}\necho {label} ${{efi/KurrentBootKey:hexraw}}",
-            plane.attest(&format!("answer {}", words.join(" ")))
+            attest(&format!("answer {}", words.join(" ")))
         ))?;
         let device_boot_key = machine.console.wait_until("the machine's boot key", NEXT_WITHIN, |text| {
             let (before, rest) = text.split_once(&format!("{label} "))?;
@@ -79,12 +79,12 @@ impl Appliance {
 }
 
 /// Opens a blob and gives iPXE what is left of it, whatever that is.
-fn unseal(plane: &Plane, blob: &[u8]) -> String {
+fn unseal(blob: &[u8]) -> String {
     let settings = SETTINGS.iter().zip(LEFT).map(|(setting, left)| format!("set {setting} ${{efi/{left}:string}} ||\n"));
     format!(
         "{} && echo lab-opened || echo lab-refused ${{efi/KurrentError:string}}.\n{}echo lab-user [${{username}}]\n\
          isset ${{efi/KurrentSession:hexraw}} && echo lab-session-left || echo lab-session-gone",
-        plane.attest(&format!("unseal {}", hex(blob))),
+        attest(&format!("unseal {}", hex(blob))),
         settings.collect::<String>()
     )
 }
@@ -105,14 +105,14 @@ fn a_login_opens_its_disk_for_one_start_of_one_machine_and_the_system_that_boots
     let mut machine = plane.machine(MEMORY_MIB)?;
     let mut appliance = Appliance { server: SigningKey::from_bytes(&[1; 32]), boot_secret: [4; 32], nonce: 0 };
 
-    plane.step(&format!("{} || echo lab-failed ${{efi/KurrentError:string}}\necho lab-identified", plane.attest("identify")))?;
+    plane.step(&format!("{} || echo lab-failed ${{efi/KurrentError:string}}\necho lab-identified", attest("identify")))?;
     machine.console.wait_for("lab-identified", STARTS_WITHIN)?;
     let former = appliance.challenge(&mut plane, &mut machine)?;
     let _ = appliance.challenge(&mut plane, &mut machine)?;
 
     // Sealed for the answer before: refused, and with nothing left there is no login.
     let blob = CHAP.seal(former).context("a login that is fit")?;
-    plane.step(&format!("{}\n{}", unseal(&plane, &blob), hook(&portal, "lab-former")))?;
+    plane.step(&format!("{}\n{}", unseal(&blob), hook(&portal, "lab-former")))?;
     for said in ["refused: the login to the disk is not for this start", "lab-refused bad_seal.", "lab-user []", "lab-session-gone"] {
         machine.console.wait_for(said, NEXT_WITHIN)?;
     }
@@ -127,7 +127,7 @@ fn a_login_opens_its_disk_for_one_start_of_one_machine_and_the_system_that_boots
         *octet ^= 1;
     }
     for tried in [&changed, &blob] {
-        plane.step(&unseal(&plane, tried))?;
+        plane.step(&unseal(tried))?;
         for said in ["lab-refused bad_seal.", "lab-user []", "lab-session-gone"] {
             machine.console.wait_for(said, NEXT_WITHIN)?;
         }
@@ -136,7 +136,7 @@ fn a_login_opens_its_disk_for_one_start_of_one_machine_and_the_system_that_boots
     // A session of its own: opened, and good for our target only.
     let session = appliance.challenge(&mut plane, &mut machine)?;
     let blob = CHAP.seal(session).context("a login that is fit")?;
-    plane.step(&format!("{}\n{}", unseal(&plane, &blob), hook(&rogue, "lab-rogue")))?;
+    plane.step(&format!("{}\n{}", unseal(&blob), hook(&rogue, "lab-rogue")))?;
     for said in ["opened this start's login to its disk", "lab-opened", &format!("lab-user [{}]", CHAP.user), "lab-session-gone"] {
         machine.console.wait_for(said, NEXT_WITHIN)?;
     }

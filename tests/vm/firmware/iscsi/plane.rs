@@ -62,12 +62,6 @@ impl Plane {
         Machine::start(&self.run, Spec { memory_mib, ..spec })
     }
 
-    /// A line of script that runs the firmware program.
-    #[expect(clippy::unused_self, reason = "a script runs on a plane")]
-    pub fn attest(&self, words: &str) -> String {
-        format!("chain --autofree tftp://{ADDRESS}/kurrent-attest.efi {words}")
-    }
-
     /// The next lines that the machine runs.
     pub fn step(&mut self, lines: &str) -> Result<()> {
         self.steps += 1;
@@ -84,6 +78,11 @@ impl Plane {
         drop((capture, dnsmasq, network));
         run.passed();
     }
+}
+
+/// A line of script that runs the firmware program.
+pub fn attest(words: &str) -> String {
+    format!("chain --autofree tftp://{ADDRESS}/kurrent-attest.efi {words}")
 }
 
 /// Octets as iPXE's `hexraw` and the firmware program's arguments have them.
