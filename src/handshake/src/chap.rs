@@ -17,7 +17,8 @@ use core::ops::RangeInclusive;
 use zeroize::Zeroizing;
 
 /// Octets of a secret. RFC 7143 section 9.2.1: less than 96 bits only over IPsec, and 128 bits is what everybody must take; no more
-/// is what Windows takes. Stock iPXE takes longer ones (tried with 160).
+/// is what Windows takes. Stock iPXE takes longer ones (tried with 160). That is how long one may be; of these characters only 16 drawn by
+/// chance have 96 bits of it, so whoever makes one makes 16.
 pub const CHAP_SECRET_OCTETS: RangeInclusive<usize> = 12..=16;
 /// Octets of a name; usually that is an iSCSI name, of which RFC 7143 section 4.2.7.1 has no longer ones.
 pub const CHAP_NAME_MAX: usize = 223;
@@ -160,10 +161,10 @@ mod tests {
             ("no name of the target", Chap { mutual_user: "", ..CHAP }),
             ("long user", Chap { user: &name, ..CHAP }),
             ("long name of the target", Chap { mutual_user: &name, ..CHAP }),
-            ("88 bits", Chap { secret: "abcdefghijk", ..CHAP }),
-            ("136 bits", Chap { secret: "abcdefghijklmnopq", ..CHAP }),
-            ("88 bits back", Chap { mutual_secret: "ABCDEFGHIJK", ..CHAP }),
-            ("136 bits back", Chap { mutual_secret: "ABCDEFGHIJKLMNOPQ", ..CHAP }),
+            ("11 octets", Chap { secret: "abcdefghijk", ..CHAP }),
+            ("17 octets", Chap { secret: "abcdefghijklmnopq", ..CHAP }),
+            ("11 octets back", Chap { mutual_secret: "ABCDEFGHIJK", ..CHAP }),
+            ("17 octets back", Chap { mutual_secret: "ABCDEFGHIJKLMNOPQ", ..CHAP }),
             ("no secret back", Chap { mutual_secret: "", ..CHAP }),
             ("the same secret", Chap { mutual_secret: CHAP.secret, ..CHAP }),
         ];

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 /// Setting, value, why. What this kernel does not have is passed over.
-const SETTINGS: [(&str, &str, &str); 23] = [
+const SETTINGS: [(&str, &str, &str); 24] = [
     ("kernel/kptr_restrict", "2", "addresses of the kernel help only who attacks it"),
     ("kernel/dmesg_restrict", "1", "PID 1 reads the log and keeps it"),
     ("kernel/core_pattern", "|/bin/false", "a core holds secrets; there is no such program"),
@@ -31,6 +31,7 @@ const SETTINGS: [(&str, &str, &str); 23] = [
     ("net/ipv4/conf/all/accept_source_route", "0", "a packet does not choose its way"),
     ("net/ipv6/conf/all/accept_redirects", "0", "as for IPv4"),
     ("net/ipv6/conf/default/accept_redirects", "0", "as for IPv4"),
+    ("net/ipv6/conf/default/accept_ra", "0", "only the uplink's routers give addresses and routes: `network` opens that one NIC"),
     ("net/ipv4/tcp_syncookies", "1", "the boot plane answers behind a flood of SYNs"),
 ];
 /// Mount points that are needed later, when nothing can be made any more.

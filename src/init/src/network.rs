@@ -48,7 +48,7 @@ impl Network {
         let steps = [
             link::set_up(LOOPBACK, true),
             self.look(plan),
-            self.hear_no_router(),
+            self.hear_routers(),
             self.address_boot(plan),
             self.address_boot6(plan),
             self.address_uplink(plan),
@@ -85,9 +85,13 @@ impl Network {
         Ok(())
     }
 
-    /// On the boot network the appliance is the router: a machine there gives it neither addresses nor routes.
-    fn hear_no_router(&self) -> Result<(), LinkError> {
-        self.chosen.boot.as_ref().map_or(Ok(()), |boot| link::ignore_router_advertisements(&boot.name))
+    /// On the boot network the appliance is the router: a machine there gives it neither addresses nor routes. NICs begin so
+    /// (`harden`); the uplink is heard from the next advertisement on.
+    fn hear_routers(&self) -> Result<(), LinkError> {
+        for (nic, heard) in [(&self.chosen.boot, false), (&self.chosen.uplink, true)] {
+            nic.as_ref().map_or(Ok(()), |nic| link::hear_routers(&nic.name, heard))?;
+        }
+        Ok(())
     }
 
     fn address_boot(&mut self, plan: &Plan) -> Result<(), LinkError> {

@@ -140,7 +140,8 @@ fn conditions() -> Result<Vec<(c_long, Vec<SeccompRule>)>, Error> {
     let first =
         |operator, value: i32| SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, u64::try_from(value).unwrap_or(u64::MAX));
     // No AF_ALG, AF_VSOCK, Bluetooth, …: code of the kernel that nobody here needs. No AF_UNIX: other programs of the host are
-    // reached by its names, some of which are no files. A pair has no name, and wakes our own threads.
+    // reached by its names, some of which are no files. A pair of streams has no name and can send to none (one of datagrams can);
+    // it wakes our own threads.
     let mut sockets = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET] {
         sockets.push(SeccompRule::new(vec![first(SeccompCmpOp::Eq, family)?])?);
@@ -151,7 +152,9 @@ fn conditions() -> Result<Vec<(c_long, Vec<SeccompRule>)>, Error> {
     // Not what types into the terminal that kurrentd was started from.
     let second = |value: u64| SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value);
     let no_typing = SeccompRule::new(vec![second(libc::TIOCSTI)?, second(TIOCLINUX)?])?;
-    let pairs = SeccompRule::new(vec![first(SeccompCmpOp::Eq, libc::AF_UNIX)?])?;
+    let stream = SeccompCmpOp::MaskedEq(SOCK_TYPE_MASK);
+    let stream = SeccompCondition::new(1, SeccompCmpArgLen::Dword, stream, u64::try_from(libc::SOCK_STREAM).unwrap_or(u64::MAX))?;
+    let pairs = SeccompRule::new(vec![first(SeccompCmpOp::Eq, libc::AF_UNIX)?, stream])?;
     Ok(vec![
         (libc::SYS_socket, sockets),
         (libc::SYS_socketpair, vec![pairs]),
@@ -159,6 +162,9 @@ fn conditions() -> Result<Vec<(c_long, Vec<SeccompRule>)>, Error> {
         (libc::SYS_ioctl, vec![no_typing]),
     ])
 }
+
+/// What of a socket's type is no flag: `linux/net.h`.
+const SOCK_TYPE_MASK: u64 = 0xf;
 
 /// `ioctl_console(2)`: pastes, too.
 const TIOCLINUX: u64 = 0x541c;

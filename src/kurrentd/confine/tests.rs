@@ -83,8 +83,12 @@ fn only_sockets_of_the_networks_are_made() {
             let made = Socket::new(Domain::from(family), Type::DGRAM, None);
             assert_eq!(made.err().and_then(|e| e.raw_os_error()), NO_SUCH_CALL, "{family}");
         }
-        // Without a name it reaches nobody else.
+        // It reaches nobody else; a pair of datagrams would send to whatever name it is told.
         Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+        for kind in [Type::DGRAM, Type::SEQPACKET] {
+            let made = Socket::pair(Domain::UNIX, kind, None);
+            assert_eq!(made.err().and_then(|e| e.raw_os_error()), NO_SUCH_CALL, "{kind:?}");
+        }
     });
     held_to_the_end(&output);
 }

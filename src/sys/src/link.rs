@@ -135,17 +135,18 @@ pub fn set_up(index: u32, up: bool) -> Result<(), LinkError> {
     request(RTM_NEWLINK, 0, &body).map_err(fault(format!("setting interface {index} {}", if up { "up" } else { "down" })))
 }
 
-/// Has an interface take no address and no route from router advertisements (RFC 4861 section 6.3; the kernel's `accept_ra`).
+/// Whether an interface takes addresses and routes from router advertisements (RFC 4861 section 6.3; the kernel's `accept_ra`).
 /// Nothing to do in a kernel without IPv6. What it has already stays until it expires.
-pub fn ignore_router_advertisements(name: &str) -> Result<(), LinkError> {
+pub fn hear_routers(name: &str, heard: bool) -> Result<(), LinkError> {
     let setting = format!("/proc/sys/net/ipv6/conf/{name}/accept_ra");
+    let wanted = if heard { "1" } else { "0" };
     let done = match std::fs::read_to_string(&setting) {
-        Ok(now) if now.trim() == "0" => Ok(()),
-        Ok(_) => std::fs::write(&setting, "0"),
+        Ok(now) if now.trim() == wanted => Ok(()),
+        Ok(_) => std::fs::write(&setting, wanted),
         Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(fault) => Err(fault),
     };
-    done.map_err(fault(format!("ignoring router advertisements on {name}")))
+    done.map_err(fault(format!("setting accept_ra of {name} to {wanted}")))
 }
 
 /// Gives an interface an IPv4 address; one that is there already is fine.
