@@ -3,6 +3,7 @@
 //! Before the handler runs, a *begun* record is durable; its answer follows behind it. After a crash in between nobody knows
 //! whether the handler did its work, and that is what a repetition is told. [`store`] has the file.
 
+mod shares;
 mod store;
 
 use super::guard::Actor;

@@ -6,6 +6,7 @@
 //! from the first zero on (JSON holds none). Nobody acted on these, and they are cut off. What does not read otherwise is set aside and told: keys only guard against repetitions, and the API
 //! must not stand still for them.
 
+use super::shares::{Shares, TooMuch, person};
 use crate::api::problem::Problem;
 use kurrent_core::time::Wall;
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,7 @@ const MAX_KEYS: usize = 10_000;
 const KEPT_HOURS: i64 = 24;
 /// A longer answer is not kept.
 const MAX_ANSWER_OCTETS: usize = 256 * 1024;
-/// All answers together; beyond that the oldest keys go.
+/// All answers together; beyond that the oldest of whoever has most go.
 const MAX_ALL_OCTETS: usize = 16 * 1024 * 1024;
 /// The file is rewritten when it has more lines than this over twice its keys.
 const SPARE_LINES: usize = 1000;
@@ -154,7 +155,7 @@ struct Inner {
     keys: HashMap<Slot, Entry>,
     /// Oldest first; may name keys that are gone.
     order: VecDeque<Slot>,
-    octets: usize,
+    shares: Shares,
 }
 
 /// All keys.
@@ -170,7 +171,7 @@ impl Store {
             written: 0,
             keys: HashMap::new(),
             order: VecDeque::new(),
-            octets: 0,
+            shares: Shares::default(),
         };
         match read(path) {
             Ok(lines) => {
@@ -219,8 +220,7 @@ impl Store {
             Err(error) => return refused(error),
         };
         // Others meet a key that runs while it waits for the disk.
-        inner.keys.insert(line.slot.clone(), Entry { request: line.request, at: line.at, end: None });
-        inner.order.push_back(line.slot.clone());
+        inner.insert(line.slot.clone(), Entry { request: line.request, at: line.at, end: None });
         drop(inner);
         let Err(error) = log.sync(upto) else { return Begin::Fresh };
         let mut inner = self.lock();
@@ -291,18 +291,20 @@ impl Inner {
             self.remove(&line.slot);
             return;
         }
-        let octets = end.octets();
-        let known = self.keys.insert(line.slot.clone(), Entry { request: line.request, at: line.at, end: Some(end) });
-        self.octets = self.octets.saturating_add(octets);
-        match known {
-            Some(before) => self.octets = self.octets.saturating_sub(before.octets()),
-            None => self.order.push_back(line.slot),
+        self.insert(line.slot, Entry { request: line.request, at: line.at, end: Some(end) });
+    }
+
+    fn insert(&mut self, slot: Slot, entry: Entry) {
+        self.shares.add(&slot, entry.octets());
+        match self.keys.insert(slot.clone(), entry) {
+            Some(before) => self.shares.remove(&slot, before.octets()),
+            None => self.order.push_back(slot),
         }
     }
 
     fn remove(&mut self, slot: &Slot) {
         if let Some(gone) = self.keys.remove(slot) {
-            self.octets = self.octets.saturating_sub(gone.octets());
+            self.shares.remove(slot, gone.octets());
         }
     }
 
@@ -314,21 +316,31 @@ impl Inner {
             if !over {
                 break;
             }
-            self.drop_oldest();
+            self.drop_oldest(|_| true);
         }
     }
 
-    /// Forgets the oldest that does not run: one that runs would be carried out twice. Whether there was one.
-    fn drop_oldest(&mut self) -> bool {
-        let ended = self.order.iter().position(|slot| self.keys.get(slot).is_none_or(|e| e.end.is_some()));
+    /// Forgets the oldest of these that does not run: one that runs would be carried out twice. Whether there was one.
+    fn drop_oldest(&mut self, of: impl Fn(&Slot) -> bool) -> bool {
+        let ended = self.order.iter().position(|slot| of(slot) && self.keys.get(slot).is_none_or(|e| e.end.is_some()));
         let Some(slot) = ended.and_then(|at| self.order.remove(at)) else { return false };
         self.remove(&slot);
         true
     }
 
     fn make_room(&mut self) {
-        while self.keys.len() >= MAX_KEYS || self.octets > MAX_ALL_OCTETS || self.order.len() > 2 * MAX_KEYS {
-            if !self.drop_oldest() {
+        if self.order.len() > 2 * MAX_KEYS {
+            self.order.retain(|slot| self.keys.contains_key(slot));
+        }
+        loop {
+            let of = match (self.keys.len() >= MAX_KEYS, self.shares.octets() > MAX_ALL_OCTETS) {
+                (true, _) => TooMuch::Keys,
+                (false, true) => TooMuch::Octets,
+                (false, false) => break,
+            };
+            // Whoever has most may have begun all of it just now.
+            let greediest = self.shares.greediest(of).unwrap_or_default();
+            if !self.drop_oldest(|slot| person(slot) == greediest) && !self.drop_oldest(|_| true) {
                 break;
             }
         }

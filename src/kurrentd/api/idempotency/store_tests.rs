@@ -96,7 +96,7 @@ fn it_is_bounded_private_and_shortened() {
         assert_eq!(said(&store, &key, "r", at(0)), "fresh");
         store.end(&slot(&key), answered(&body));
     }
-    assert!(store.lock().octets <= MAX_ALL_OCTETS);
+    assert!(store.lock().shares.octets() <= MAX_ALL_OCTETS);
     assert_eq!(said(&store, "0", "r", at(0)), "fresh", "the oldest is forgotten");
     for _ in 0..SPARE_LINES {
         assert_eq!(said(&store, "again", "r", at(0)), "fresh");
@@ -105,6 +105,33 @@ fn it_is_bounded_private_and_shortened() {
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.lines().count() < 2 * SPARE_LINES, "{}", text.lines().count());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+}
+
+/// With one token or with many.
+#[test]
+fn whoever_uses_many_keys_or_gets_long_answers_pushes_out_only_his_own() {
+    let (_folder, path) = file();
+    let store = Store::open(&path);
+    let put = |actor: String, key: String, body: &str| {
+        let slot = Slot { actor, key };
+        store.lock().put(Line { slot, request: "r".into(), at: at(0), end: Some(answered(body)) });
+        store.lock().make_room();
+    };
+    let olga = |n: usize| Slot { actor: "user olga".into(), key: n.to_string() };
+    for n in 0..10 {
+        put(olga(n).actor, olga(n).key, "x");
+    }
+    let long = "x".repeat(MAX_ANSWER_OCTETS);
+    for n in 0..2 * MAX_KEYS {
+        let actor = if n % 2 == 0 { "user eve".into() } else { format!("token eve/{:012x}", n % 48) };
+        put(actor, n.to_string(), if n % 100 == 0 { &long } else { "x" });
+    }
+    for n in 0..10 {
+        assert!(matches!(store.begin(olga(n), "r".into(), at(0)), Begin::Again(_)), "{n}");
+    }
+    assert!(store.lock().keys.len() < MAX_KEYS && store.lock().shares.octets() <= MAX_ALL_OCTETS);
+    let last = Slot { actor: "user eve".into(), key: (2 * MAX_KEYS - 2).to_string() };
+    assert!(matches!(store.begin(last, "r".into(), at(0)), Begin::Again(_)), "and of those the oldest");
 }
 
 #[test]
