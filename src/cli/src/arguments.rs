@@ -17,6 +17,8 @@ Which appliance, and who asks:
   Flags come before the environment, the environment before the current context (`kurrent context --help`).
   KURRENT_URL, KURRENT_TOKEN_FILE, KURRENT_TOKEN, KURRENT_CONTEXT, KURRENT_CA_FILE and KURRENT_CA_FINGERPRINT are read. The token is never on the command line, where
   every user of this host could read it, and a context's token goes to that context's address only.
+  Without any of them it is http://127.0.0.1:8443: the appliance that `kurrent` runs on. Plain http is for this host only: to any other
+  address nothing secret is sent but over https.
   `kurrent login` asks for name and password and keeps the session; `kurrent login --first-run` makes the first admin with the
   token that the appliance's console shows.
 
@@ -47,7 +49,7 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(name = "kurrent", version, after_help = AFTER)]
 pub struct Arguments {
-    /// Where the API is: https://ADDRESS:8443 [env: KURRENT_URL].
+    /// Where the API is: https://ADDRESS:8443 [env: KURRENT_URL] [default: http://127.0.0.1:8443, the appliance itself].
     #[arg(long, global = true)]
     pub url: Option<String>,
     /// File that holds the token [env: KURRENT_TOKEN_FILE].

@@ -193,7 +193,12 @@ impl Client {
                 let secured = trust::secure(&self.place, stream, trust).await;
                 Box::new(secured.map_err(|e| NoAnswer::NotConnected(e.failure(&self.url)))?)
             }
-            None => Box::new(stream),
+            None => {
+                // A name is what somebody's resolver says it is.
+                let peer = stream.peer_addr().map_err(|e| NoAnswer::Lost(e.to_string()))?;
+                self.place.is_this_host(peer.ip(), &self.url).map_err(NoAnswer::Wrong)?;
+                Box::new(stream)
+            }
         };
         let lost = |e: hyper::Error| NoAnswer::Lost(e.to_string());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
@@ -272,14 +277,23 @@ impl Place {
 
     /// Only loopback gets a token in clear.
     pub fn may_be_told_a_token(&self, url: &str) -> Result<(), Failure> {
-        let loopback = self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|a| a.to_canonical().is_loopback());
-        if self.tls || loopback {
-            return Ok(());
+        match self.host.parse::<IpAddr>() {
+            _ if self.tls || self.host == "localhost" => Ok(()),
+            Ok(address) => self.is_this_host(address, url),
+            Err(_) => Err(self.too_plain(url)),
         }
+    }
+
+    /// Whether an address that is spoken to in clear is loopback.
+    fn is_this_host(&self, address: IpAddr, url: &str) -> Result<(), Failure> {
+        if address.to_canonical().is_loopback() { Ok(()) } else { Err(self.too_plain(url)) }
+    }
+
+    fn too_plain(&self, url: &str) -> Failure {
         let authority = self.authority();
-        Err(Failure::local(format!(
-            "{url}: a token goes over plain http to this host only, everybody between could read it; use https://{authority}"
-        )))
+        Failure::local(format!(
+            "{url}: tokens and passwords go over plain http to this host only, everybody between could read them; use https://{authority}"
+        ))
     }
 
     /// `host:port`.
@@ -331,5 +345,21 @@ fn advice(error: &std::io::Error) -> &'static str {
         std::io::ErrorKind::ConnectionRefused => "is kurrentd running there, and is this its spec.http.apiPort? Set --url or KURRENT_URL",
         std::io::ErrorKind::NetworkUnreachable | std::io::ErrorKind::HostUnreachable => "this host has no way there; check its network",
         _ => "check the address in --url, KURRENT_URL or the context",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_believed_to_be_this_host_only_when_it_leads_there() {
+        let place = Place::parse("http://localhost:8443", "--url").unwrap();
+        assert!(place.may_be_told_a_token("x").is_ok());
+        for (address, expected) in
+            [("127.0.0.1", true), ("::1", true), ("::ffff:127.0.0.1", true), ("192.0.2.1", false), ("fe80::1", false)]
+        {
+            assert_eq!(place.is_this_host(address.parse().unwrap(), "x").is_ok(), expected, "{address}");
+        }
     }
 }

@@ -92,7 +92,9 @@ pub async fn login(form: Form, wanted: Login, flags: &Flags, path: &Path) -> Res
     let mut place = resolve(&Flags { context: known, ..flags.clone() }, |name| std::env::var(name).ok(), &contexts, path)?;
     let context = context_name(flags, &contexts, &place);
     let mut entry = contexts.contexts.get(&context).cloned().unwrap_or_default();
-    if Place::parse(&place.url, &place.url_from)?.tls && (place.trust.is_none() || flags.trust().is_some()) {
+    let parsed = Place::parse(&place.url, &place.url_from)?;
+    parsed.may_be_told_a_token(&place.url)?;
+    if parsed.tls && (place.trust.is_none() || flags.trust().is_some()) {
         // Before anything secret is asked for: whom it would go to.
         entry.ca = Some(super::context::ca(&context, &place.url, flags, path).await?);
         let home = std::env::var("HOME").ok();

@@ -166,3 +166,57 @@ fn contexts_name_appliances_and_their_tokens() {
     assert_eq!(inline.status.code(), Some(1));
     assert!(said.contains("contexts.yaml:") && said.contains("a file of its own"), "{said}");
 }
+
+/// However the address is said, whatever would be sent.
+#[test]
+fn no_token_and_no_password_goes_in_clear_to_another_host() {
+    let fake = Fake::answering(200, json!({}));
+    let password = fake.folder().join("password");
+    std::fs::write(&password, "correct horse battery\n").unwrap();
+    let password = password.to_str().unwrap();
+    let contexts = fake.folder().join(".config/kurrent/contexts.yaml");
+    std::fs::create_dir_all(contexts.parent().unwrap()).unwrap();
+    for host in [
+        "192.0.2.1",
+        "[2001:db8::1]",
+        "[::ffff:192.0.2.1]",
+        "kurrent.example",
+        "localhost.example",
+        "127.0.0.1.example",
+        "0.0.0.0",
+        "a@192.0.2.1",
+    ] {
+        let url = format!("http://{host}:8443");
+        for arguments in [
+            &["status"][..],
+            &["events"],
+            &["worker", "create", "w1"],
+            &["logout"],
+            &["login", "--user", "ada", "--password-file", password],
+            &["login", "--first-run", "--user", "ada", "--password-file", password, "--first-run-token-file", password],
+        ] {
+            for way in ["flag", "variable", "context"] {
+                let mut command = fake.command(arguments);
+                match way {
+                    "flag" => drop(command.args(["--url", &url])),
+                    "variable" => drop(command.env("KURRENT_URL", &url)),
+                    _ => {
+                        use std::os::unix::fs::PermissionsExt;
+                        std::fs::write(&contexts, format!("current: lab\ncontexts:\n  lab:\n    url: '{url}'\n")).unwrap();
+                        std::fs::set_permissions(&contexts, std::fs::Permissions::from_mode(0o600)).unwrap();
+                        command.env_remove("KURRENT_URL");
+                    }
+                }
+                let output = command.output().unwrap();
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(
+                    !output.status.success() && said.contains("over plain http to this host only"),
+                    "{arguments:?} {url} {way}: {said}"
+                );
+                let _ = std::fs::remove_file(&contexts);
+            }
+        }
+    }
+    let help = String::from_utf8(fake.run(&["--help"]).stdout).unwrap();
+    assert!(help.contains("[default: http://127.0.0.1:8443, the appliance itself]"), "{help}");
+}
