@@ -17,6 +17,7 @@ pub mod ipxe;
 pub mod ledger;
 pub mod migrate;
 pub mod modules;
+pub mod origin;
 pub mod placement;
 pub mod policy;
 pub mod rotation;

@@ -23,7 +23,8 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use kurrent_core::config::{BootNetwork, Config};
+use kurrent_core::config::Config;
+use kurrent_core::origin::{Side, counted};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,15 +49,9 @@ const MAX_HEAD_OCTETS: usize = 16 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(4);
 
-/// Addresses of IPv6 that one machine can give itself as it likes: counted as one.
-const HOST_BITS: u32 = 64;
-const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
-
 /// Places by where somebody asks from.
 struct Sides {
-    boot4: BootNetwork,
-    /// What the boot network's machines have for addresses of IPv6.
-    boot6: Vec<Ipv6Addr>,
+    config: Config,
     boot: Places,
     loopback: Places,
     elsewhere: Places,
@@ -67,31 +62,18 @@ impl Sides {
         let places = || Places::new(limits.connections, limits.per_address);
         // All of loopback is one machine, ours.
         let loopback = Places::new(limits.connections, limits.connections);
-        let boot6 = config.ipv6.iter().map(|ipv6| network(ipv6.address)).chain([LINK_LOCAL]).collect();
-        Self { boot4: config.boot_network.clone(), boot6, boot: places(), loopback, elsewhere: places() }
-    }
-
-    fn of(&self, peer: IpAddr) -> &Places {
-        match peer {
-            IpAddr::V4(address) if self.boot4.contains(address) => &self.boot,
-            _ if peer.is_loopback() => &self.loopback,
-            IpAddr::V6(address) if self.boot6.contains(&network(address)) => &self.boot,
-            _ => &self.elsewhere,
-        }
+        Self { config: config.clone(), boot: places(), loopback, elsewhere: places() }
     }
 
     /// A place for this peer, if one is free.
     fn take(&self, peer: IpAddr) -> Option<Place> {
-        let counted = match peer {
-            IpAddr::V6(address) if !peer.is_loopback() => network(address).into(),
-            _ => peer,
+        let places = match Side::of(&self.config, peer) {
+            Side::Boot => &self.boot,
+            Side::Loopback => &self.loopback,
+            Side::Elsewhere => &self.elsewhere,
         };
-        self.of(peer).take(counted).ok()
+        places.take(counted(peer)).ok()
     }
-}
-
-fn network(address: Ipv6Addr) -> Ipv6Addr {
-    Ipv6Addr::from(u128::from(address) >> HOST_BITS << HOST_BITS)
 }
 
 /// Where a request came from, for whoever handles it (a request extension).
@@ -241,5 +223,18 @@ mod tests {
         let held: Vec<_> = (1..=40).filter_map(one_network).collect();
         assert_eq!(held.len(), 8, "one machine gives itself any address of its network");
         assert!(take("2001:db8:0:1::1".parse().unwrap()).is_some());
+    }
+
+    /// One rule for all that counts by sides: a machine behind a relay takes no place of those who ask from elsewhere.
+    #[test]
+    fn machines_behind_relays_have_the_boot_networks_places() {
+        let mut config = Config::default();
+        let relayed = kurrent_core::config::Subnet { address: [10, 99, 0, 0].into(), prefix: 24, ..config.dhcp.local.clone() };
+        config.dhcp.relayed.push(relayed);
+        let sides = Sides::new(&config, Limits { connections: 4, per_address: 4, ..LIMITS });
+        let held: Vec<_> = (0..10).filter_map(|_| sides.take(IpAddr::from([10, 99, 0, 7]))).collect();
+        assert_eq!(held.len(), 4);
+        assert!(sides.take(IpAddr::from([192, 0, 2, 7])).is_some());
+        assert!(sides.take(config.boot_network.address.into()).is_none());
     }
 }

@@ -3,6 +3,7 @@
 use super::{Answer, BootPlane, Peer, jitter};
 use kurrent_core::boot::{Refusal, Standing};
 use kurrent_core::http::budget::{Budget, Verdict};
+use kurrent_core::id::MacAddr;
 use kurrent_core::ipxe;
 use kurrent_core::time::Now;
 use std::net::IpAddr;
@@ -20,8 +21,8 @@ impl Requests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).expire(now.mono);
     }
 
-    fn take(&self, source: IpAddr, is_known: bool, now: Now) -> Verdict {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take(source, is_known, now.mono)
+    fn take(&self, address: IpAddr, known: Option<MacAddr>, now: Now) -> Verdict {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take(address, known, now.mono)
     }
 }
 
@@ -37,8 +38,8 @@ impl BootPlane {
             _ => "stage1",
         };
         let ledger = self.shared.ledger.snapshot();
-        let is_known = peer.lease.is_some_and(|mac| ledger.device(mac).is_some());
-        let verdict = self.requests.take(peer.address, is_known, now);
+        let known = peer.lease.filter(|mac| ledger.device(*mac).is_some());
+        let verdict = self.requests.take(peer.address, known, now);
         let Verdict::Refused { is_news } = verdict else { return None };
         let refusal = Refusal::TooMany;
         if is_news {

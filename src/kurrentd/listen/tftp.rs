@@ -8,7 +8,7 @@ use crate::shared::SharedRef;
 use anyhow::Context;
 use kurrent_core::config::{Config, in_network};
 use kurrent_core::dhcp::pxe::{AUTOEXEC, LOADERS};
-use kurrent_core::dhcp6::machine::in_prefix;
+use kurrent_core::origin::Side;
 use kurrent_core::policy::Silence;
 use kurrent_core::time::Mono;
 use kurrent_core::timeline::Step;
@@ -154,14 +154,8 @@ fn found(opened: io::Result<Option<(File, u64)>>, folder: &Path, name: &str, wha
 
 /// Machines of the boot network, behind relays, and of networks that the operator named; of IPv6 those of the link and our prefix.
 fn is_answered(config: &Config, client: IpAddr) -> bool {
-    match client {
-        IpAddr::V4(client) => {
-            config.boot_network.contains(client)
-                || config.dhcp.relayed.iter().any(|subnet| subnet.contains(client))
-                || config.tftp.allow.iter().any(|(network, prefix)| in_network(client, *network, *prefix))
-        }
-        IpAddr::V6(client) => client.is_unicast_link_local() || config.ipv6.as_ref().is_some_and(|own| in_prefix(own.address, client)),
-    }
+    let is_allowed = |v4| config.tftp.allow.iter().any(|(network, prefix)| in_network(v4, *network, *prefix));
+    Side::of(config, client) == Side::Boot || matches!(client, IpAddr::V4(v4) if is_allowed(v4))
 }
 
 const FOREIGN: &str = "silent: the address is not of the boot network";

@@ -5,6 +5,7 @@
 
 use super::wire::{self, Received, Relay, option};
 use crate::id::MacAddr;
+use crate::origin::network;
 use crate::time::Mono;
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -26,14 +27,14 @@ const DUID_LL: u16 = 3;
 /// Whether `address` has the first 64 bits of `own`.
 #[must_use]
 pub fn in_prefix(own: Ipv6Addr, address: Ipv6Addr) -> bool {
-    (own.to_bits() ^ address.to_bits()) >> 64 == 0
+    network(own) == network(address)
 }
 
 /// The `variant`th address of a machine in our prefix.
 #[must_use]
 pub fn address(own: Ipv6Addr, mac: MacAddr, variant: u16) -> Ipv6Addr {
     let identifier = mac.0.iter().fold(u128::from(TAG.wrapping_add(variant % VARIANTS)), |bits, octet| bits << 8 | u128::from(*octet));
-    Ipv6Addr::from_bits(own.to_bits() >> 64 << 64 | identifier)
+    Ipv6Addr::from_bits(network(own).to_bits() | identifier)
 }
 
 /// Whose address this is by its form: one that we give out, or one that a machine makes of its MAC (EUI-64, RFC 4291 appendix

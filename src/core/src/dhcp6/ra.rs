@@ -61,7 +61,7 @@ pub fn encode(ipv6: &Ipv6, mac: Option<MacAddr>) -> Vec<u8> {
     octets.extend(valid.to_be_bytes());
     octets.extend(preferred.to_be_bytes());
     octets.extend([0; 4]);
-    octets.extend(Ipv6Addr::from_bits(ipv6.address.to_bits() >> 64 << 64).octets());
+    octets.extend(crate::origin::network(ipv6.address).octets());
     octets
 }
 

@@ -1,14 +1,17 @@
-//! How many requests that cost something (a signature, a key agreement, a durable line) are answered: a token bucket for each source
-//! address, and one for all strangers together. Machines of the ledger have one of their own, which no stranger empties.
+//! How many requests that cost something (a signature, a key agreement, a durable line) are answered: a token bucket for each source,
+//! and one for all strangers together. Machines of the ledger have one of their own, which no stranger empties.
 //!
-//! Whoever is refused is told to wait, once in a burst it is news for the audit. Nothing is believed of a source but its address, and a
-//! TCP connection was made from it.
+//! A source is a machine of the ledger, however many addresses it has; of strangers it is the address, and of IPv6 the /64, as a
+//! stranger gives himself any address of it. Whoever is refused is told to wait, once in a burst it is news for the audit. Nothing is
+//! believed of a source but its address, and a TCP connection was made from it.
 
+use crate::id::MacAddr;
+use crate::origin::counted;
 use crate::time::Mono;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Addresses that are remembered, 64 octets each. One is forgotten when its bucket is full again, after [`SOURCE`]'s ten seconds at
+/// Sources that are remembered, 64 octets each. One is forgotten when its bucket is full again, after [`SOURCE`]'s ten seconds at
 /// most; while there are more, the others share the common buckets only.
 const MAX_SOURCES: usize = 8192;
 
@@ -19,7 +22,7 @@ struct Size {
     per_second: u32,
 }
 
-/// One address. A boot is 3 forms, and 4 of stage-1; a machine that waits asks every second at most: 3 forms each. Behind one
+/// One source. A boot is 3 forms, and 4 of stage-1; a machine that waits asks every second at most: 3 forms each. Behind one
 /// address may be a rack of 64 machines with NAT between: all of them switched on at once (192 forms), and in a second each (64).
 const SOURCE: Size = Size { burst: 640, per_second: 64 };
 /// All machines of the ledger. A thousand after a power cut are 3,000 forms within a few seconds, and 4,000 of stage-1 a little
@@ -84,10 +87,19 @@ pub enum Verdict {
     },
 }
 
+/// Whose requests are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Source {
+    /// Of the ledger.
+    Machine(MacAddr),
+    /// As [`counted`] has it.
+    Stranger(IpAddr),
+}
+
 /// All buckets.
 #[derive(Debug)]
 pub struct Budget {
-    sources: HashMap<IpAddr, Bucket>,
+    sources: HashMap<Source, Bucket>,
     known: Bucket,
     strangers: Bucket,
 }
@@ -99,12 +111,13 @@ impl Budget {
         Self { sources: HashMap::new(), known: Bucket::new(KNOWN, now), strangers: Bucket::new(STRANGERS, now) }
     }
 
-    /// Takes one request from `source`; `is_known`: its address is that of a machine of the ledger.
-    pub fn take(&mut self, source: IpAddr, is_known: bool, now: Mono) -> Verdict {
+    /// Takes one request from `address`, which is that of the `known` machine of the ledger.
+    pub fn take(&mut self, address: IpAddr, known: Option<MacAddr>, now: Mono) -> Verdict {
+        let source = known.map_or_else(|| Source::Stranger(counted(address)), Source::Machine);
         if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&source) {
             self.sources.retain(|_, bucket| !bucket.is_full(now));
         }
-        let all = if is_known { &mut self.known } else { &mut self.strangers };
+        let all = if known.is_some() { &mut self.known } else { &mut self.strangers };
         all.fill(now);
         let has_room = self.sources.len() < MAX_SOURCES;
         let mut own = match self.sources.get_mut(&source) {
@@ -128,7 +141,7 @@ impl Budget {
         Verdict::Taken
     }
 
-    /// Forgets addresses whose buckets are full again; called every few seconds.
+    /// Forgets sources whose buckets are full again; called every few seconds.
     pub fn expire(&mut self, now: Mono) {
         self.sources.retain(|_, bucket| !bucket.is_full(now));
         // What a flood took is given back.
@@ -150,7 +163,12 @@ mod tests {
     }
 
     fn taken(budget: &mut Budget, source: u32, is_known: bool, times: u32, now: Mono) -> usize {
-        (0..times).filter(|_| budget.take(address(source), is_known, now) == Verdict::Taken).count()
+        (0..times).filter(|_| budget.take(address(source), is_known.then(|| mac(source)), now) == Verdict::Taken).count()
+    }
+
+    fn mac(n: u32) -> MacAddr {
+        let [a, b, c, d] = n.to_be_bytes();
+        MacAddr([2, 0, a, b, c, d])
     }
 
     #[test]
@@ -180,7 +198,7 @@ mod tests {
         let mut news = 0;
         for millis in 0..10_000 {
             for _ in 0..10 {
-                news += usize::from(budget.take(address(66), false, at(millis)) == Verdict::Refused { is_news: true });
+                news += usize::from(budget.take(address(66), None, at(millis)) == Verdict::Refused { is_news: true });
             }
             // Fifty others, each once a second.
             if millis % 20 == 0 {
@@ -203,5 +221,17 @@ mod tests {
         }
         budget.expire(at(20_000));
         assert!(budget.sources.is_empty());
+    }
+
+    /// 2^64 addresses are one stranger's, and all addresses of a machine are that machine's.
+    #[test]
+    fn a_source_with_any_number_of_ipv6_addresses_has_one_share() {
+        let v6 = |n: u32| IpAddr::from(std::net::Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(n)));
+        for known in [None, Some(mac(1))] {
+            let mut budget = Budget::new(at(0));
+            let answered = (0..3000).filter(|n| budget.take(v6(*n), known, at(0)) == Verdict::Taken).count();
+            assert_eq!((answered, budget.sources.len()), (usize::try_from(SOURCE.burst).unwrap(), 1), "{known:?}");
+            assert_eq!(budget.take(v6(1), Some(mac(2)), at(0)), Verdict::Taken, "a machine beside it");
+        }
     }
 }
