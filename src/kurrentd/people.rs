@@ -5,19 +5,21 @@
 
 mod files;
 mod password;
+mod restored;
 
 use crate::secrets::{self, Token as FirstRunToken};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use files::{Failed, Held, Logins};
-pub use files::{MAX_BYTES, USERS};
-use kurrent_core::access::lockout::{Attempt, Lockout, Side};
+pub use files::{LOGINS, MAX_BYTES, Octets, USERS};
+use kurrent_core::access::lockout::{Attempt, Lockout};
 use kurrent_core::access::people::{People, Refused, Standing, Token};
 use kurrent_core::access::{Asker, Role};
 use kurrent_core::id::UserName;
-use kurrent_core::time::Wall;
+use kurrent_core::origin::Side;
 use kurrent_sys::{clock, store};
 use password::{MAX_OCTETS, MIN_CHARS};
 pub use password::{NewToken, PREFIX};
+pub use restored::{Tokens, after_restore};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -70,6 +72,10 @@ impl Now {
         let owners = held.people.iter().flat_map(|u| u.tokens.iter().map(|t| (t.id.clone(), u.name.clone()))).collect();
         Self { held, owners }
     }
+
+    fn admins(&self) -> Vec<String> {
+        self.held.people.admins(&self.held.logins.has_password()).map(|u| u.name.to_string()).collect()
+    }
 }
 
 struct Inner {
@@ -99,6 +105,30 @@ pub struct LogIn {
     pub side: Side,
 }
 
+/// Who asks for a change. It is judged again when the change is made: what a request takes its time for, its token may not outlive.
+pub struct By {
+    /// As it was when the request came.
+    pub standing: Standing,
+    /// What the change takes.
+    pub needs: Role,
+}
+
+impl By {
+    fn still(&self, people: &People) -> Result<Standing, Refused> {
+        people.still(&self.standing, self.needs, clock::now().wall)
+    }
+}
+
+/// A password was right when it was looked at.
+struct Proof(String);
+
+impl Proof {
+    /// There may be another one by now: every password has a salt of its own.
+    fn still(&self, name: &UserName, logins: &Logins) -> Result<(), Refused> {
+        if logins.passwords.get(name) == Some(&self.0) { Ok(()) } else { Err(wrong_password()) }
+    }
+}
+
 impl PeopleStore {
     /// Reads the files. With no admin who could log in there is a first-run token afterwards; with one there is none.
     ///
@@ -111,9 +141,7 @@ impl PeopleStore {
         }
         let folder = state.join("secrets");
         let first_run = match &now {
-            Ok(now) if now.held.people.admins().all(|u| !now.held.logins.passwords.contains_key(&u.name)) => {
-                Some(Arc::new(secrets::first_run_token(&folder)?))
-            }
+            Ok(now) if now.admins().is_empty() => Some(Arc::new(secrets::first_run_token(&folder)?)),
             // One that a crash left behind is worth nothing.
             Ok(_) => {
                 store::remove(&folder.join(FIRST_RUN))?;
@@ -146,7 +174,7 @@ impl PeopleStore {
         self.0.first_run.load_full()
     }
 
-    /// Everybody now; nobody when the files do not read.
+    /// Everybody now, without a copy; nobody when the files do not read.
     #[must_use]
     pub fn people(&self) -> People {
         self.0.now.load().as_ref().as_ref().map(|now| now.held.people.clone()).unwrap_or_default()
@@ -155,8 +183,13 @@ impl PeopleStore {
     /// Admins who can log in, by name.
     #[must_use]
     pub fn admins(&self) -> Vec<String> {
-        let now = self.0.now.load();
-        now.as_ref().as_ref().map(|now| now.held.people.admins().map(|u| u.name.to_string()).collect()).unwrap_or_default()
+        self.0.now.load().as_ref().as_ref().map(Now::admins).unwrap_or_default()
+    }
+
+    /// Both files as they are now, of one moment; nothing when they do not read.
+    #[must_use]
+    pub fn octets(&self) -> Option<Octets> {
+        self.0.now.load().as_ref().as_ref().ok().map(|now| now.held.octets.clone())
     }
 
     /// Whose a token is and what it is worth now.
@@ -171,15 +204,21 @@ impl PeopleStore {
         Ok(found.and_then(|(id, owner, _)| now.held.people.standing(owner, id, clock::now().wall)))
     }
 
+    /// What somebody who had proven himself is worth now; nothing when the token has ended, or nobody is known.
+    #[must_use]
+    pub fn standing_now(&self, of: &Standing) -> Option<Standing> {
+        let now = self.0.now.load();
+        now.as_ref().as_ref().ok()?.held.people.standing(&of.user, &of.id, clock::now().wall)
+    }
+
     /// Logs somebody in.
     ///
     /// # Errors
     /// The password is wrong, or it is not the time to try.
     pub async fn log_in(&self, asked: LogIn) -> Result<(Standing, NewToken), PeopleError> {
-        let name = asked.name.parse::<UserName>().ok();
-        self.prove(asked).await?;
-        let name = name.ok_or_else(wrong_password)?;
+        let (name, proof) = self.prove(asked).await?;
         self.change(move |people, logins| {
+            proof.still(&name, logins)?;
             let token = NewToken::make();
             let standing = people.add_session(&name, token.id.clone(), clock::now().wall)?;
             logins.tokens.insert(token.id.clone(), token.digest.clone());
@@ -188,28 +227,31 @@ impl PeopleStore {
         .await
     }
 
-    /// Whether it is the password of a user who may log in.
-    async fn prove(&self, asked: LogIn) -> Result<(), PeopleError> {
+    /// Whether it is the password of a user who may log in. An attempt that is not looked at does not count as a wrong one.
+    async fn prove(&self, asked: LogIn) -> Result<(UserName, Proof), PeopleError> {
         let LogIn { name, password, address, side } = asked;
-        // Longer ones are nobody's, and the table is not for texts of strangers.
-        let known = name.parse::<UserName>().map_or_else(|_| String::from("?"), |n| n.to_string());
-        let attempt = Attempt { user: &known, address, side };
-        let lockout = || self.0.lockout.lock().unwrap_or_else(PoisonError::into_inner);
-        lockout().begin(attempt, clock::now().mono).map_err(PeopleError::LockedOut)?;
+        let name = name.parse::<UserName>().ok();
         let kept = {
             let now = self.0.now.load();
             let now = now.as_ref().as_ref().map_err(|_| PeopleError::Unreadable)?;
-            let user = name.parse::<UserName>().ok().filter(|n| now.held.people.user(n).is_ok_and(|u| !u.disabled));
-            user.and_then(|n| now.held.logins.passwords.get(&n).cloned())
+            let user = name.as_ref().filter(|n| now.held.people.user(n).is_ok_and(|u| !u.disabled));
+            user.and_then(|n| now.held.logins.passwords.get(n).cloned())
         };
-        let there = kept.is_some();
-        let kept = kept.unwrap_or_else(|| NOBODYS.clone());
-        let right = self.hashing(move || password::matches(&password, &kept)).await? && there;
-        if !right {
-            return Err(wrong_password().into());
-        }
-        lockout().succeeded(attempt);
-        Ok(())
+        // Longer ones are nobody's, and the table is not for texts of strangers.
+        let attempt = Attempt { user: name.as_ref().map_or("?", UserName::as_str), address, side };
+        let lockout = || self.0.lockout.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = lockout().begin(attempt, clock::now().mono).map_err(PeopleError::LockedOut)?;
+        let tried = kept.clone().unwrap_or_else(|| NOBODYS.clone());
+        let right = match self.hashing(move || password::matches(&password, &tried)).await {
+            Ok(right) => right,
+            Err(error) => {
+                lockout().withdrawn(begun);
+                return Err(error);
+            }
+        };
+        let (Some(name), Some(kept), true) = (name, kept, right) else { return Err(wrong_password().into()) };
+        lockout().succeeded(begun);
+        Ok((name, Proof(kept)))
     }
 
     async fn hashing<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, PeopleError> {
@@ -228,19 +270,21 @@ impl PeopleStore {
         self.hashing(move || password::hash(&password)).await?.ok_or_else(|| PeopleError::NotDurable("no memory to hash a password".into()))
     }
 
-    /// Makes a user. The first one is made with the first-run token, which is worth nothing afterwards.
+    /// Makes a user. The first one is made with the first-run token, which is worth nothing afterwards: by nobody.
     ///
     /// # Errors
     /// [`PeopleError`]; nothing changed.
-    pub async fn create(&self, name: UserName, role: Role, password: Zeroizing<String>, first: bool) -> Result<(), PeopleError> {
+    pub async fn create(&self, name: UserName, role: Role, password: Zeroizing<String>, by: Option<By>) -> Result<(), PeopleError> {
         let phc = self.hashed(password).await?;
+        let first = by.is_none();
         self.change(move |people, logins| {
             let now = clock::now().wall;
-            if first {
-                let can_log_in = people.admins().any(|u| logins.passwords.contains_key(&u.name));
-                people.add_first(can_log_in, name.clone(), role, now)?;
-            } else {
-                people.add(name.clone(), role, now)?;
+            match by {
+                Some(by) => {
+                    by.still(people)?;
+                    people.add(name.clone(), role, now)?;
+                }
+                None => people.add_first(name.clone(), role, &logins.has_password(), now)?,
             }
             logins.passwords.insert(name, phc);
             Ok(())
@@ -256,16 +300,31 @@ impl PeopleStore {
         Ok(())
     }
 
-    /// Gives a user another password and ends all his tokens. With `old`, that has to be the password so far.
+    /// Gives a user another password and ends all his tokens.
     ///
     /// # Errors
     /// [`PeopleError`].
-    pub async fn set_password(&self, name: UserName, old: Option<LogIn>, new: Zeroizing<String>) -> Result<(), PeopleError> {
-        if let Some(old) = old {
-            self.prove(old).await?;
-        }
+    pub async fn set_password(&self, name: UserName, new: Zeroizing<String>, by: By) -> Result<(), PeopleError> {
         let phc = self.hashed(new).await?;
         self.change(move |people, logins| {
+            by.still(people)?;
+            people.end_tokens(&name)?;
+            logins.passwords.insert(name, phc);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The same for oneself: `old` has to be one's password so far.
+    ///
+    /// # Errors
+    /// [`PeopleError`].
+    pub async fn change_password(&self, old: LogIn, new: Zeroizing<String>, by: By) -> Result<(), PeopleError> {
+        let (name, proof) = self.prove(old).await?;
+        let phc = self.hashed(new).await?;
+        self.change(move |people, logins| {
+            by.still(people)?;
+            proof.still(&name, logins)?;
             people.end_tokens(&name)?;
             logins.passwords.insert(name, phc);
             Ok(())
@@ -277,8 +336,9 @@ impl PeopleStore {
     ///
     /// # Errors
     /// [`PeopleError`]; nothing changed.
-    pub async fn add_token(&self, name: UserName, by: Standing, wanted: Token) -> Result<(Token, NewToken), PeopleError> {
+    pub async fn add_token(&self, name: UserName, wanted: Token, by: By) -> Result<(Token, NewToken), PeopleError> {
         self.change(move |people, logins| {
+            let by = by.still(people)?;
             let new = NewToken::make();
             let token = Token { id: new.id.clone(), ..wanted };
             people.add_token(&name, token.clone(), &by, clock::now().wall)?;
@@ -288,12 +348,39 @@ impl PeopleStore {
         .await
     }
 
-    /// A change that concerns no secret.
+    /// Makes a token worthless.
     ///
     /// # Errors
     /// [`PeopleError`]; nothing changed.
-    pub async fn edit(&self, change: impl FnOnce(&mut People, Wall) -> Result<(), Refused> + Send + 'static) -> Result<(), PeopleError> {
-        self.change(move |people, _| change(people, clock::now().wall)).await
+    pub async fn revoke(&self, name: UserName, id: String, by: By) -> Result<(), PeopleError> {
+        self.change(move |people, _| people.revoke(&name, &id, &by.still(people)?)).await
+    }
+
+    /// Changes what is given.
+    ///
+    /// # Errors
+    /// [`PeopleError`]; nothing changed.
+    pub async fn edit(&self, name: UserName, role: Option<Role>, disabled: Option<bool>, by: By) -> Result<(), PeopleError> {
+        self.change(move |people, logins| {
+            by.still(people)?;
+            people.edit(&name, role, disabled, &logins.has_password())
+        })
+        .await
+    }
+
+    /// Forgets a user, and where he has logged in from.
+    ///
+    /// # Errors
+    /// [`PeopleError`]; nothing changed.
+    pub async fn delete(&self, name: UserName, by: By) -> Result<(), PeopleError> {
+        let gone = name.clone();
+        self.change(move |people, logins| {
+            by.still(people)?;
+            people.delete(&name, &logins.has_password())
+        })
+        .await?;
+        self.0.lockout.lock().unwrap_or_else(PoisonError::into_inner).forget(gone.as_str());
+        Ok(())
     }
 
     /// Decides, makes it durable, then true.

@@ -101,7 +101,11 @@ async fn make_backup(State(api): State<Api>, Json_(body): Json_<MakeBackup>) -> 
         shared.audit.flush();
         let ledger = shared.ledger.snapshot();
         let config = &shared.config;
-        let source = Source { state_dir: &config.state_dir, ledger: &ledger, name: config.name.clone(), config: config.file.clone(), now };
+        // Of files that do not read, what is there.
+        let people = shared.people.octets().map_or_else(|| crate::people::Octets::read(&config.state_dir), Ok);
+        let people = people.map_err(|(path, cause)| BackupError::Io { path, cause })?;
+        let (name, file) = (config.name.clone(), config.file.clone());
+        let source = Source { state_dir: &config.state_dir, ledger: &ledger, people, name, config: file, now };
         let (mut file, path) = nameless(&config.state_dir)?;
         backup::write(&source, &passphrase, &mut file, &path)?;
         let size = file.metadata().map_err(|cause| BackupError::Io { path, cause })?.len();
@@ -199,7 +203,7 @@ struct RestoreBackup {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Restored)]
 struct RestoredView {
-    /// Whether kurrentd starts again with it now. The token is the backup's then.
+    /// Whether kurrentd starts again with it now. Users and passwords are the backup's then.
     applied: bool,
     /// The appliance that it is of.
     name: String,
@@ -216,6 +220,14 @@ struct RestoredView {
     bound: usize,
     workers: usize,
     disks: usize,
+    /// Sessions in the backup: all of them end, everybody logs in again.
+    sessions_ended: usize,
+    /// Tokens for programs that are good again.
+    tokens_restored: usize,
+    /// Tokens of the backup that have ended since, or were revoked: they stay so.
+    tokens_revoked: usize,
+    /// Whether the present state could tell which tokens were revoked since the backup; if not, all of them are good again.
+    revocations_known: bool,
     /// Recorded disks whose file is not there: a backup holds no disks.
     missing_disks: Vec<String>,
     /// Where the present state is kept.
@@ -231,7 +243,7 @@ struct RestoredView {
 impl RestoredView {
     fn new(restored: Restored, applied: bool) -> Self {
         let Restored { name, kurrentd, made_at, generation, restored_generation, devices, bound, workers, disks, .. } = restored;
-        let Restored { missing_disks, kept_aside, audit_broken, .. } = restored;
+        let Restored { tokens, missing_disks, kept_aside, audit_broken, .. } = restored;
         Self {
             applied,
             name,
@@ -243,6 +255,10 @@ impl RestoredView {
             bound,
             workers,
             disks,
+            sessions_ended: tokens.sessions,
+            tokens_restored: tokens.restored,
+            tokens_revoked: tokens.revoked,
+            revocations_known: tokens.revocations_known,
             missing_disks,
             kept_aside,
             audit_broken,

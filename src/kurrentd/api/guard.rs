@@ -1,4 +1,5 @@
-//! In front of every handler: who asks, and whether `core::access` lets them.
+//! In front of every handler: who asks, and whether `core::access` lets them. The same is asked again when the whole body is there,
+//! however slowly it came, and while events are told ([`Asked`]).
 //!
 //! A secret in a URL is refused before anybody looks at it. A token comes in the header `Authorization`, or, for the console, in a
 //! cookie; then what changes something has to come from our own pages.
@@ -7,17 +8,22 @@ use super::problem::Problem;
 use super::serve::From;
 use super::{Api, etag, openapi};
 use crate::audit::{AT_THE_DOOR, Event};
-use crate::people::{PREFIX, PeopleError, asker};
+use crate::people::{By, PREFIX, PeopleError, asker};
+use crate::shared::SharedRef;
+use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
 use axum::http::{HeaderMap, Method, Uri};
 use axum::middleware::Next;
 use axum::response::Response;
-use kurrent_core::access::lockout::Side;
+use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use kurrent_core::access::people::Standing;
-use kurrent_core::access::{Asker, Refusal, may};
-use kurrent_core::config::Config;
-use std::net::{IpAddr, Ipv6Addr};
+use kurrent_core::access::{Asker, Refusal, Role, may};
+use kurrent_core::origin::Side;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 
 /// What is served although the ledgers do not read: it says what is wrong, or does not need them.
 const WITHOUT_LEDGER: [&str; 10] = [
@@ -81,6 +87,11 @@ impl Who {
         }
     }
 
+    /// Who asks for a change of people that takes this role; judged again when it is made.
+    pub(super) fn by(&self, needs: Role) -> Result<By, Problem> {
+        Ok(By { standing: self.person()?.clone(), needs })
+    }
+
     /// The person; the table lets nobody else to a handler that asks.
     pub(super) fn person(&self) -> Result<&Standing, Problem> {
         match self {
@@ -89,6 +100,61 @@ impl Who {
                 Err(Problem::new(403, "role_missing", "this is for somebody who has logged in; do that first"))
             }
         }
+    }
+}
+
+/// Who asked for what, for asking the table again: what takes its time must not outlive a token. In the request's extensions.
+#[derive(Clone)]
+pub(super) struct Asked {
+    shared: SharedRef,
+    who: Who,
+    method: Method,
+    /// As the router has it.
+    path: String,
+}
+
+impl Asked {
+    pub(super) fn new(shared: &SharedRef, who: Who, method: Method, path: &str) -> Self {
+        Self { shared: shared.clone(), who, method, path: path.to_owned() }
+    }
+
+    /// Whether it may still be done: the token has not ended, and its user has not lost what it takes.
+    pub(super) fn still(&self) -> Result<(), Problem> {
+        let now = match &self.who {
+            Who::Person(standing) => self.shared.people.standing_now(standing).map(Who::Person),
+            Who::FirstRun => self.shared.people.first_run().map(|_| Who::FirstRun),
+            Who::Nobody => Some(Who::Nobody),
+        };
+        let ended = || Problem::new(401, "token_wrong", "this token has ended meanwhile; log in with 'kurrent login'");
+        permitted(now.ok_or_else(ended)?.asker(), &self.method, &self.path)
+    }
+}
+
+/// A body that comes to its end only while who sends it still may.
+struct Checked {
+    body: Body,
+    asked: Asked,
+    /// Why not.
+    refused: Arc<Mutex<Option<Problem>>>,
+}
+
+impl HttpBody for Checked {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        Poll::Ready(match frame {
+            Some(frame) => Some(frame),
+            None => self.asked.still().err().map(|problem| {
+                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
+                Err(axum::Error::new("its sender may not do this any more"))
+            }),
+        })
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -105,8 +171,9 @@ pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Ne
             "a URL is no place for a token or a password: it is kept in histories and logs; send the header 'Authorization: Bearer TOKEN'";
         return Err(refused(&api, None, Problem::new(400, "token_in_url", what)));
     }
-    let who = who(&api, &request).map_err(|problem| refused(&api, None, problem))?;
-    permitted(who.asker(), &request).map_err(|problem| refused(&api, who.actor(), problem))?;
+    let matched = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned();
+    let who = who(&api, &request, &matched).map_err(|problem| refused(&api, None, problem))?;
+    permitted(who.asker(), request.method(), &matched).map_err(|problem| refused(&api, who.actor(), problem))?;
     let path = request.uri().path();
     let of_people = PEOPLE.iter().any(|p| path.strip_prefix(p).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     if api.shared.ledger.unreadable() && !of_people && !WITHOUT_LEDGER.contains(&path) {
@@ -114,11 +181,22 @@ pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Ne
     }
     etag::check(request.headers())?;
     etag::heeded(&request)?;
-    if let Some(actor) = who.actor() {
+    let actor = who.actor();
+    if let Some(actor) = actor.clone() {
         request.extensions_mut().insert(Actor(actor));
     }
+    let asked = Asked::new(&api.shared, who.clone(), request.method().clone(), &matched);
+    request.extensions_mut().insert(asked.clone());
     request.extensions_mut().insert(who);
-    Ok(next.run(request).await)
+    let ended = Arc::new(Mutex::new(None));
+    let request = request.map(|body| Body::new(Checked { body, asked, refused: Arc::clone(&ended) }));
+    let response = next.run(request).await;
+    // Whoever read the body met its failure only, and did nothing.
+    let ended = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match ended {
+        Some(problem) => Err(refused(&api, actor, problem)),
+        None => Ok(response),
+    }
 }
 
 /// Tells the audit of a refusal; how many there can be is bounded there.
@@ -160,8 +238,9 @@ fn percent_decoded(text: &str) -> Vec<u8> {
     decoded
 }
 
-/// Who asks, by the token in the header or the cookie.
-fn who(api: &Api, request: &Request) -> Result<Who, Problem> {
+/// Who asks, by the token in the header or the cookie. A browser sends a cookie that has ended until somebody logs in again: where
+/// nobody has to be logged in, it counts for nothing.
+fn who(api: &Api, request: &Request, path: &str) -> Result<Who, Problem> {
     let headers = request.headers();
     let bearer = headers.get(AUTHORIZATION).and_then(|v| v.as_bytes().split_at_checked(7));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer ")).map(|(_, token)| token);
@@ -171,9 +250,13 @@ fn who(api: &Api, request: &Request) -> Result<Who, Problem> {
         return Ok(Who::FirstRun);
     }
     let standing = std::str::from_utf8(token).ok().map_or(Ok(None), |token| api.shared.people.standing(token))?;
+    if by_cookie && standing.is_none() && may(Asker::Nobody, request.method().as_str(), path).is_ok() {
+        return Ok(Who::Nobody);
+    }
     let what = "this token is not valid here: it has ended, or never was; log in with 'kurrent login'";
     let standing = standing.ok_or_else(|| Problem::new(401, "token_wrong", what))?;
-    if by_cookie && !matches!(*request.method(), Method::GET | Method::HEAD) && !from_our_pages(headers) {
+    let by_tls = request.extensions().get::<From>().is_none_or(|from| from.tls);
+    if by_cookie && !matches!(*request.method(), Method::GET | Method::HEAD) && !from_our_pages(headers, by_tls) {
         let what =
             "a request with the cookie has to come from the console's own pages; programs send the header 'Authorization: Bearer TOKEN'";
         return Err(Problem::new(403, "cross_site", what));
@@ -186,25 +269,25 @@ fn cookie(headers: &HeaderMap) -> Option<&[u8]> {
     pairs.map(<[u8]>::trim_ascii).find_map(|pair| pair.strip_prefix(COOKIE_NAME.as_bytes())?.strip_prefix(b"="))
 }
 
-/// What a browser says of the page that asks; it lets no page change these headers.
-fn from_our_pages(headers: &HeaderMap) -> bool {
+/// What a browser says of the page that asks; it lets no page change these headers. Over TLS our pages are https; a plain connection is
+/// one of loopback, and a reverse proxy there may have done the TLS.
+fn from_our_pages(headers: &HeaderMap, by_tls: bool) -> bool {
     let text = |name| headers.get(name).and_then(|v: &axum::http::HeaderValue| v.to_str().ok());
     match text("sec-fetch-site") {
         Some(site) => site == "same-origin",
         None => {
             let origin = headers.get(ORIGIN).and_then(|v| v.to_str().ok());
-            let origin = origin.and_then(|o| o.strip_prefix("https://").or_else(|| o.strip_prefix("http://")));
+            let origin = origin.and_then(|o| o.strip_prefix("https://").or_else(|| o.strip_prefix("http://").filter(|_| !by_tls)));
             origin.is_some_and(|o| headers.get(HOST).and_then(|h| h.to_str().ok()) == Some(o))
         }
     }
 }
 
 /// Asks the table. What is no route at all is the router's to answer, but not to nobody.
-fn permitted(asker: Asker, request: &Request) -> Result<(), Problem> {
-    let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
-    match may(asker, request.method().as_str(), path) {
+fn permitted(asker: Asker, method: &Method, path: &str) -> Result<(), Problem> {
+    match may(asker, method.as_str(), path) {
         Ok(()) => Ok(()),
-        Err(Refusal::NotListed) if asker != Asker::Nobody && !openapi::is_described(request.method(), path) => Ok(()),
+        Err(Refusal::NotListed) if asker != Asker::Nobody && !openapi::is_described(method, path) => Ok(()),
         Err(Refusal::NotListed | Refusal::TokenMissing) if asker == Asker::Nobody => {
             let what = "a token is needed: log in with 'kurrent login', or send the header 'Authorization: Bearer TOKEN'";
             Err(Problem::new(401, "token_missing", what))
@@ -226,21 +309,7 @@ fn code(refusal: &Refusal) -> &'static str {
 /// Where a request comes from.
 pub(super) fn side(api: &Api, request: Option<&From>) -> (IpAddr, Side) {
     let address = request.map_or(IpAddr::from([0, 0, 0, 0]), |from| from.peer.ip());
-    (address, side_of(&api.shared.config, address))
-}
-
-/// Machines behind relays and those with an IPv6 address of ours are the boot network's, too: what they try must pause nobody who asks
-/// from elsewhere.
-fn side_of(config: &Config, address: IpAddr) -> Side {
-    const PREFIX: u32 = 64;
-    let of_our_prefix =
-        |v6: Ipv6Addr| config.ipv6.as_ref().is_some_and(|ours| u128::from(ours.address) >> PREFIX == u128::from(v6) >> PREFIX);
-    match address.to_canonical() {
-        IpAddr::V4(v4) if config.boot_network.contains(v4) || config.dhcp.subnets().any(|subnet| subnet.contains(v4)) => Side::Boot,
-        address if address.is_loopback() => Side::Loopback,
-        IpAddr::V6(v6) if v6.is_unicast_link_local() || of_our_prefix(v6) => Side::Boot,
-        IpAddr::V4(_) | IpAddr::V6(_) => Side::Elsewhere,
-    }
+    (address, Side::of(&api.shared.config, address))
 }
 
 impl std::convert::From<PeopleError> for Problem {
@@ -312,6 +381,8 @@ mod tests {
         for (pairs, expected) in [
             (vec![host, ("sec-fetch-site", "same-origin")], true),
             (vec![host, ("origin", "https://10.0.0.1:8443")], true),
+            (vec![host, ("origin", "ftp://10.0.0.1:8443")], false),
+            (vec![host, ("origin", "10.0.0.1:8443")], false),
             (vec![host, ("sec-fetch-site", "cross-site"), ("origin", "https://10.0.0.1:8443")], false),
             (vec![host, ("sec-fetch-site", "same-site")], false),
             (vec![host, ("sec-fetch-site", "none")], false),
@@ -320,33 +391,12 @@ mod tests {
             (vec![host, ("origin", "null")], false),
             (vec![host], false),
         ] {
-            assert_eq!(from_our_pages(&headers(&pairs)), expected, "{pairs:?}");
+            for by_tls in [false, true] {
+                assert_eq!(from_our_pages(&headers(&pairs), by_tls), expected, "{pairs:?}");
+            }
         }
-    }
-
-    /// A stranger behind a relay or with an address of our prefix must not pause the operator who asks from elsewhere.
-    #[test]
-    fn a_machine_of_any_of_our_networks_is_on_the_boot_networks_side() {
-        let mut config = Config { ipv6: None, ..Config::default() };
-        let relayed = kurrent_core::config::Subnet { address: [10, 99, 0, 0].into(), prefix: 24, ..config.dhcp.local.clone() };
-        config.dhcp.relayed.push(relayed);
-        let boot = config.boot_network.address.to_string();
-        for (address, expected) in [
-            (boot.as_str(), Side::Boot),
-            (&format!("::ffff:{boot}"), Side::Boot),
-            ("10.99.0.7", Side::Boot),
-            ("10.98.0.7", Side::Elsewhere),
-            ("fe80::7", Side::Boot),
-            ("fd00:77::7", Side::Elsewhere),
-            ("127.0.0.1", Side::Loopback),
-            ("::1", Side::Loopback),
-            ("::ffff:127.0.0.1", Side::Loopback),
-        ] {
-            assert_eq!(side_of(&config, address.parse().unwrap()), expected, "{address}");
-        }
-        let (address, dhcp) = ("fd00:77::1".parse().unwrap(), kurrent_core::config::Dhcpv6Mode::Off);
-        config.ipv6 = Some(kurrent_core::config::Ipv6 { address, dhcp, lease_secs: 3600, router_advertisements: false });
-        assert_eq!(side_of(&config, "fd00:77::7".parse().unwrap()), Side::Boot);
-        assert_eq!(side_of(&config, "fd00:78::7".parse().unwrap()), Side::Elsewhere);
+        // Whoever is between can make a page of http, and no page of https.
+        let plain = headers(&[host, ("origin", "http://10.0.0.1:8443")]);
+        assert!(from_our_pages(&plain, false) && !from_our_pages(&plain, true));
     }
 }

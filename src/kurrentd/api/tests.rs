@@ -19,6 +19,7 @@ mod described;
 mod every_field;
 mod explained;
 mod hostile;
+mod meanwhile;
 mod once;
 mod people;
 mod roles;

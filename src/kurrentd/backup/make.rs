@@ -3,7 +3,7 @@
 use super::archive::{self, MAX_SEALED_BYTES, append};
 use super::seal::{self, Passphrase};
 use super::{BackupError, CONFIG, FORMAT, LEASES, MANIFEST, Manifest, Member, SEALED, SECRETS};
-use crate::people::USERS;
+use crate::people::{self, LOGINS, USERS};
 use kurrent_core::ledger::Ledger;
 use kurrent_core::time::Wall;
 use kurrent_sys::store;
@@ -14,12 +14,14 @@ use tar::Builder;
 use zeroize::Zeroizing;
 
 /// What is backed up.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Source<'a> {
     /// Its secrets, leases and audit are read from here.
     pub state_dir: &'a Path,
     /// One snapshot, so that the ledgers fit each other.
     pub ledger: &'a Ledger,
+    /// Users and what proves them, of one moment.
+    pub people: people::Octets,
     /// The appliance's name.
     pub name: String,
     /// The configuration, for people: a copy goes along when it can be read.
@@ -54,8 +56,8 @@ pub(super) fn write_texts(
     if let Some(octets) = read(LEASES, &source.state_dir.join(LEASES))? {
         members.push(append(&mut tar, LEASES, &octets).map_err(&failed)?);
     }
-    if let Some(octets) = read(USERS, &source.state_dir.join(USERS))? {
-        members.push(append(&mut tar, USERS, &octets).map_err(&failed)?);
+    if let Some(octets) = &source.people.users {
+        members.push(append(&mut tar, USERS, octets).map_err(&failed)?);
     }
     // All are open before the first is read: the audit goes on, and may rotate.
     for (name, file) in crate::audit::open_all(source.state_dir).map_err(|(path, cause)| BackupError::Io { path, cause })? {
@@ -74,7 +76,7 @@ pub(super) fn write_texts(
         name: source.name.clone(),
         members,
     };
-    let sealed = seal::seal(passphrase, &secrets(source.state_dir, &manifest)?)?;
+    let sealed = seal::seal(passphrase, &secrets(source, &manifest)?)?;
     manifest.members.push(append(&mut tar, SEALED, &sealed).map_err(&failed)?);
     let json = encode(&manifest)?;
     append(&mut tar, MANIFEST, &json).map_err(&failed)?;
@@ -101,16 +103,19 @@ fn whole_lines(file: File, most: u64) -> std::io::Result<Vec<u8>> {
     Ok(octets)
 }
 
-/// The tar inside the seal: the manifest of what is outside, and every file of the secrets' folder.
-fn secrets(state_dir: &Path, manifest: &Manifest) -> Result<Zeroizing<Vec<u8>>, BackupError> {
-    let folder = state_dir.join(SECRETS);
+/// The tar inside the seal: the manifest of what is outside, and every file of the secrets' folder; what proves people as it was with
+/// `users.yml`.
+fn secrets(source: &Source<'_>, manifest: &Manifest) -> Result<Zeroizing<Vec<u8>>, BackupError> {
+    let folder = source.state_dir.join(SECRETS);
     let failed = BackupError::io(&folder);
     let mut files: Vec<(String, Zeroizing<Vec<u8>>)> = Vec::new();
+    files.extend(source.people.logins.as_deref().map(|octets| (LOGINS.to_owned(), octets.clone())));
     for entry in std::fs::read_dir(&folder).map_err(&failed)? {
         let entry = entry.map_err(&failed)?;
         let name = format!("{SECRETS}/{}", entry.file_name().to_string_lossy());
         // Not a half-written file of a crash, and nothing that is no secret of ours.
-        if !entry.file_type().map_err(&failed)?.is_file() || archive::most_octets_sealed(&name).is_none() {
+        let is_ours = entry.file_type().map_err(&failed)?.is_file() && archive::most_octets_sealed(&name).is_some();
+        if !is_ours || name == LOGINS {
             continue;
         }
         if let Some(octets) = store::read(&entry.path(), MAX_SEALED_BYTES).map_err(&failed)? {

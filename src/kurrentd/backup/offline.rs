@@ -41,7 +41,8 @@ pub fn backup(
     let ledger = ledger.ok_or_else(nothing)?;
     let name = config.as_deref().and_then(|file| crate::config_file::load(file).ok()).map(|c| c.name).unwrap_or_default();
     let mut file = File::options().write(true).create_new(true).mode(FILE_MODE).open(out).map_err(BackupError::io(out))?;
-    let source = Source { state_dir, ledger: &ledger, name, config, now: now.wall };
+    let people = crate::people::Octets::read(state_dir).map_err(|(path, cause)| BackupError::Io { path, cause })?;
+    let source = Source { state_dir, ledger: &ledger, people, name, config, now: now.wall };
     let written = write(&source, &passphrase, &mut file, out).and_then(|m| file.sync_all().map(|()| m).map_err(BackupError::io(out)));
     if written.is_err() {
         // What is left of it is no backup; the failure itself is told.

@@ -5,6 +5,7 @@ use super::archive::{self, each, most_octets, most_octets_sealed};
 use super::seal::{self, Passphrase};
 use super::swap::{self, Marker};
 use super::{BackupError, CONFIG, CONFIG_RESTORED, FILE_MODE, FORMAT, MANIFEST, MAX_ARCHIVE_BYTES, Manifest, SEALED};
+use crate::people;
 use kurrent_core::id::AgentName;
 use kurrent_core::ledger::{DeviceState, Ledger};
 use kurrent_core::time::Wall;
@@ -37,6 +38,8 @@ pub struct Restored {
     pub workers: usize,
     /// System disks.
     pub disks: usize,
+    /// What becomes of sessions and tokens.
+    pub tokens: people::Tokens,
     /// Recorded disks of this appliance whose file is not in the disk folder: a backup holds no disks.
     pub missing_disks: Vec<String>,
     /// Where the present state goes, if there is one.
@@ -89,9 +92,8 @@ fn fill(archive: &Path, passphrase: &Passphrase, target: Target<'_>, folder: &Pa
         let what = "what stands inside the seal is not what the archive holds: it was put together or changed by somebody; do not use it";
         return Err(BackupError::refused("archive_forged", what));
     }
-    if let Some(fault) = crate::people::check(folder) {
-        return Err(BackupError::refused("users_invalid", format!("the users of the backup do not read: {fault}; take another copy")));
-    }
+    let unread = |fault| BackupError::refused("users_invalid", format!("the users of the backup do not read: {fault}; take another copy"));
+    let tokens = people::after_restore(folder, target.state_dir, target.now).map_err(unread)?;
     let ledger = match crate::ledger::load::check(folder) {
         Ok(Some(ledger)) => ledger,
         Ok(None) => return Err(BackupError::refused("archive_invalid", "the archive holds no ledgers; it is no whole backup")),
@@ -109,7 +111,7 @@ fn fill(archive: &Path, passphrase: &Passphrase, target: Target<'_>, folder: &Pa
         store::remove(&folder.join(gone)).map_err(&failed)?;
     }
     let aside = swap::aside(target.state_dir, target.now)?;
-    let mut told = tell(&manifest, &restored, &target);
+    let mut told = tell(&manifest, &restored, tokens, &target);
     told.kept_aside = target.state_dir.exists().then(|| aside.display().to_string());
     told.audit_broken = crate::audit::verify(folder).err().map(|broken| broken.to_string());
     if !dry_run {
@@ -186,7 +188,7 @@ fn unseal(plain: &Zeroizing<Vec<u8>>, folder: &Path) -> Result<Manifest, BackupE
         .map_err(|_| BackupError::refused("archive_invalid", "the seal holds no manifest; this is no whole backup"))
 }
 
-fn tell(manifest: &Manifest, ledger: &Ledger, target: &Target<'_>) -> Restored {
+fn tell(manifest: &Manifest, ledger: &Ledger, tokens: people::Tokens, target: &Target<'_>) -> Restored {
     let disks = || ledger.workers.values().flat_map(|w| &w.disks);
     let here = |d: &&kurrent_core::ledger::Disk| d.agent == AgentName::local();
     let missing = |dir: &Path| disks().filter(here).map(|d| d.filename.to_string()).filter(|f| !dir.join(f).is_file()).collect();
@@ -200,6 +202,7 @@ fn tell(manifest: &Manifest, ledger: &Ledger, target: &Target<'_>) -> Restored {
         bound: ledger.devices.values().filter(|d| d.state == DeviceState::Bound).count(),
         workers: ledger.workers.len(),
         disks: disks().count(),
+        tokens,
         missing_disks: target.disk_dir.map(missing).unwrap_or_default(),
         kept_aside: None,
         audit_broken: None,

@@ -1,6 +1,7 @@
 //! Real state folders, archives as they may come, and cuts at every step.
 
 mod hostile;
+mod people;
 
 use super::*;
 use crate::boot_plane::tests::{Bench, MAC};
@@ -43,19 +44,26 @@ impl Lived {
         crate::secrets::first_run_token(&bench.folder.path().join("state/secrets")).unwrap();
         std::fs::write(bench.folder.path().join("state/leases"), "kurrent leases 1\n").unwrap();
         std::fs::write(bench.folder.path().join("kurrent.yaml"), "kind: ApplianceConfiguration\n").unwrap();
-        let shared = bench.plane.shared().clone();
-        shared.audit.flush();
         let archive = bench.folder.path().join("backup.tar");
+        let lived = Self { ledger: bench.plane.shared().ledger.snapshot(), bench, archive };
+        lived.back_up();
+        lived
+    }
+
+    /// Makes the archive anew.
+    pub(super) fn back_up(&self) {
+        let shared = self.bench.plane.shared().clone();
+        shared.audit.flush();
         let source = Source {
             state_dir: &shared.config.state_dir,
             ledger: &shared.ledger.snapshot(),
+            people: shared.people.octets().unwrap(),
             name: "lab".into(),
-            config: Some(bench.folder.path().join("kurrent.yaml")),
+            config: Some(self.bench.folder.path().join("kurrent.yaml")),
             now: clock::now().wall,
         };
-        let mut file = std::fs::File::create(&archive).unwrap();
-        write(&source, &passphrase(PASSPHRASE), &mut file, &archive).unwrap();
-        Self { ledger: shared.ledger.snapshot(), bench, archive }
+        let mut file = std::fs::File::create(&self.archive).unwrap();
+        write(&source, &passphrase(PASSPHRASE), &mut file, &self.archive).unwrap();
     }
 
     /// Another appliance's state folder, with something in it.

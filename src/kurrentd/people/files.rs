@@ -10,7 +10,9 @@ use kurrent_core::id::UserName;
 use kurrent_sys::store;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// In the state folder.
@@ -56,6 +58,11 @@ impl Logins {
         self.tokens.retain(|id, _| ids.contains(id.as_str()));
     }
 
+    /// For what asks who has a password.
+    pub fn has_password(&self) -> impl Fn(&UserName) -> bool + '_ {
+        |name| self.passwords.contains_key(name)
+    }
+
     /// These, and what only `other` has.
     fn with_more_of(&self, other: &Self) -> Self {
         let mut all = other.clone();
@@ -65,16 +72,37 @@ impl Logins {
     }
 }
 
-/// Both files, and the octets that they had.
+/// Both files, as they were read or written; nothing where there is none.
+#[derive(Clone, Default)]
+pub struct Octets {
+    /// `users.yml`.
+    pub users: Option<Arc<Vec<u8>>>,
+    /// `secrets/logins.yml`.
+    pub logins: Option<Arc<Zeroizing<Vec<u8>>>>,
+}
+
+impl Octets {
+    /// Reads both, whatever is in them.
+    ///
+    /// # Errors
+    /// The path, and why it does not read.
+    pub fn read(state: &Path) -> Result<Self, (PathBuf, io::Error)> {
+        let read = |name: &str| {
+            let path = state.join(name);
+            store::read(&path, MAX_BYTES).map_err(|e| (path, e))
+        };
+        Ok(Self { users: read(USERS)?.map(Arc::new), logins: read(LOGINS)?.map(|octets| Arc::new(Zeroizing::new(octets))) })
+    }
+}
+
+/// What both files say.
 pub struct Held {
     /// Who.
     pub people: People,
     /// What proves them.
     pub logins: Logins,
-    /// `users.yml` as it was read or written; nothing when there is none.
-    pub users_octets: Option<Vec<u8>>,
-    /// The same of the other one.
-    pub logins_octets: Option<Zeroizing<Vec<u8>>>,
+    /// The files themselves.
+    pub octets: Octets,
 }
 
 /// Reads both. Only files that are *missing* begin empty.
@@ -82,19 +110,16 @@ pub struct Held {
 /// # Errors
 /// `FILE:LINE: what; what to do`.
 pub fn read(state: &Path) -> Result<Held, String> {
-    let (users_path, logins_path) = (state.join(USERS), state.join(LOGINS));
-    let octets = |path: &PathBuf| store::read(path, MAX_BYTES).map_err(|e| format!("{}: {e}; check the file and the disk", path.display()));
-    let users_octets = octets(&users_path)?;
-    let logins_octets = octets(&logins_path)?.map(Zeroizing::new);
-    let people = match &users_octets {
+    let octets = Octets::read(state).map_err(|(path, e)| format!("{}: {e}; check the file and the disk", path.display()))?;
+    let people = match &octets.users {
         None => People::default(),
-        Some(octets) => users(octets).map_err(|fault| located(&users_path, &fault))?,
+        Some(octets) => users(octets).map_err(|fault| located(&state.join(USERS), &fault))?,
     };
-    let logins = match &logins_octets {
+    let logins = match &octets.logins {
         None => Logins::default(),
-        Some(octets) => logins(octets).map_err(|fault| located(&logins_path, &fault))?,
+        Some(octets) => logins(octets).map_err(|fault| located(&state.join(LOGINS), &fault))?,
     };
-    Ok(Held { people, logins, users_octets, logins_octets })
+    Ok(Held { people, logins, octets })
 }
 
 fn version(found: u32) -> Result<(), Fault> {
@@ -136,37 +161,37 @@ fn encoded(what: &impl Serialize) -> Result<Zeroizing<Vec<u8>>, String> {
 /// Somebody edited a file meanwhile, or the disk says no.
 pub fn write(state: &Path, held: &Held, people: People, mut logins: Logins) -> Result<Held, Failed> {
     let (users_path, logins_path) = (state.join(USERS), state.join(LOGINS));
-    for (path, known) in [(&users_path, held.users_octets.as_deref()), (&logins_path, held.logins_octets.as_ref().map(|o| o.as_slice()))] {
-        let now = store::read(path, MAX_BYTES).map(|o| o.map(Zeroizing::new)).map_err(|e| Failed::NotDurable(e.to_string()))?;
-        if now.as_ref().map(|o| o.as_slice()) != known {
-            return Err(Failed::Edited(path.clone()));
-        }
+    let now = Octets::read(state).map_err(|(_, e)| Failed::NotDurable(e.to_string()))?;
+    let mut octets = held.octets.clone();
+    if now.users != octets.users {
+        return Err(Failed::Edited(users_path));
+    }
+    if now.logins != octets.logins {
+        return Err(Failed::Edited(logins_path));
     }
     logins.keep(&people);
     let failed = |e: store::ReplaceError| Failed::NotDurable(e.to_string());
-    let write_logins = |logins: &Logins| -> Result<Zeroizing<Vec<u8>>, Failed> {
+    let write_logins = |logins: &Logins| -> Result<Arc<Zeroizing<Vec<u8>>>, Failed> {
         let file = LoginsFile { version: VERSION, passwords: logins.passwords.clone(), tokens: logins.tokens.clone() };
         let octets = encoded(&file).map_err(Failed::NotDurable)?;
         store::replace(&logins_path, &octets, MODE).map_err(failed)?;
-        Ok(octets)
+        Ok(Arc::new(octets))
     };
     // What is replaced counts only after the tokens of the old one are gone.
     let first = held.logins.with_more_of(&logins);
-    let mut logins_octets = held.logins_octets.clone();
     if first != held.logins {
-        logins_octets = Some(write_logins(&first)?);
+        octets.logins = Some(write_logins(&first)?);
     }
-    let mut users_octets = held.users_octets.clone();
-    if people != held.people || users_octets.is_none() {
+    if people != held.people || octets.users.is_none() {
         let file = UsersFile { version: VERSION, users: people.iter().cloned().collect() };
-        let octets = encoded(&file).map_err(Failed::NotDurable)?;
-        store::replace(&users_path, &octets, MODE).map_err(failed)?;
-        users_octets = Some(octets.to_vec());
+        let written = encoded(&file).map_err(Failed::NotDurable)?;
+        store::replace(&users_path, &written, MODE).map_err(failed)?;
+        octets.users = Some(Arc::new(written.to_vec()));
     }
     if first != logins {
-        logins_octets = Some(write_logins(&logins)?);
+        octets.logins = Some(write_logins(&logins)?);
     }
-    Ok(Held { people, logins, users_octets, logins_octets })
+    Ok(Held { people, logins, octets })
 }
 
 /// Why nothing was promised.

@@ -78,11 +78,16 @@ pub async fn restore(session: &Session, wanted: Restore) -> Result<(), Failure> 
     let order = json!({ "passphrase": passphrase, "dry_run": wanted.dry_run });
     let answer = session.client.post("/v1/restore", order).await?;
     session.show(&answer, |answer| {
-        let done = if wanted.dry_run {
-            "the backup is good; nothing was changed"
-        } else {
-            "restored; the appliance starts again with it, and with its token"
+        let tokens = match answer["revocations_known"].as_bool() {
+            Some(true) => "tokens that were revoked since the backup stay revoked",
+            Some(false) => "which tokens were revoked since is not known: list them, and revoke what was revoked since the backup",
+            None => "look at its users and tokens",
         };
-        if answer.is_null() { done.to_owned() } else { format!("{done}\n{}", fields(answer)) }
+        let done = if wanted.dry_run {
+            "the backup is good; nothing was changed".to_owned()
+        } else {
+            format!("restored; the appliance starts again with it; all sessions have ended: kurrent login; {tokens}")
+        };
+        if answer.is_null() { done } else { format!("{done}\n{}", fields(answer)) }
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::arguments::Form;
 use crate::arguments::system::Events as Wanted;
-use crate::failure::Failure;
+use crate::failure::{Failure, Problem};
 use crate::output::{at, one_line, print, text};
 use crate::session::Session;
 use crate::sse::{Event, Events};
@@ -10,6 +10,8 @@ use crate::watch::interruptible;
 use serde_json::{Value, json};
 use std::time::Duration;
 
+/// Of an event: who listens may not any more.
+const ENDED: &str = "ended";
 const SOONEST: Duration = Duration::from_millis(500);
 const LATEST: Duration = Duration::from_secs(10);
 
@@ -24,6 +26,12 @@ async fn follow(session: &Session, wanted: &Wanted) -> Result<(), Failure> {
     eprintln!("kurrent: waiting for events");
     loop {
         match stream.next().await {
+            // The last one: its problem says why.
+            Ok(Some(event)) if event.name == ENDED => {
+                let (code, detail) = (text(at(&event.data, "code")), text(at(&event.data, "detail")));
+                let status = at(&event.data, "status").as_u64().and_then(|s| u16::try_from(s).ok()).unwrap_or(401);
+                return Err(Failure::Refused(Problem::new(status, code, detail)));
+            }
             Ok(Some(event)) if concerns(wanted, &event) => {
                 print(&shown(session.form, &event)?)?;
                 left = left.map(|l| l.saturating_sub(1));

@@ -55,3 +55,15 @@ fn a_restore_sends_the_archive_and_then_the_passphrase() {
     assert_eq!(fake.seen()[0].body, b"ARCHIVE");
     assert_eq!(fake.seen()[1].json(), json!({ "passphrase": "x", "dry_run": true }));
 }
+
+#[test]
+fn a_restore_says_what_becomes_of_tokens() {
+    for (known, expected) in [(true, "revoked since the backup stay revoked"), (false, "revoke what was revoked since the backup")] {
+        let fake = Fake::answering(200, json!({ "revocations_known": known, "tokens_restored": 2 }));
+        let (file, secret) = (path(&fake, "b.kurrent"), path(&fake, "passphrase"));
+        std::fs::write(&secret, "x").unwrap();
+        std::fs::write(&file, "ARCHIVE").unwrap();
+        let said = fake.ok(&["restore", &file, "--passphrase-file", &secret, "--yes"]);
+        assert!(said.contains(expected) && said.contains("all sessions have ended: kurrent login"), "{said}");
+    }
+}

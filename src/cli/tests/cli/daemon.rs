@@ -68,12 +68,16 @@ impl Daemon {
     fn logged_in(&self) -> bool {
         let (first_run, password) = (self.folder.join("state/secrets/first-run-token"), self.folder.join("password"));
         if !first_run.exists() || std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            return self.kurrent(&["status"]).status.success();
+            // A restore has ended all sessions.
+            return self.kurrent(&["status"]).status.success() || password.exists() && self.log_in(&[]);
         }
         std::fs::write(&password, "correct horse battery\n").unwrap();
-        let mut login = self.command(&["login", "--first-run", "--user", "admin", "--context", "lab"]);
-        login.env("XDG_CONFIG_HOME", self.folder.join("config"));
-        login.arg("--password-file").arg(password).arg("--first-run-token-file").arg(first_run);
+        self.log_in(&["--first-run".as_ref(), "--first-run-token-file".as_ref(), first_run.as_os_str()])
+    }
+
+    fn log_in(&self, more: &[&std::ffi::OsStr]) -> bool {
+        let mut login = self.command(&["login", "--user", "admin", "--context", "lab", "--password-file"]);
+        login.env("XDG_CONFIG_HOME", self.folder.join("config")).arg(self.folder.join("password")).args(more);
         login.output().unwrap().status.success()
     }
 

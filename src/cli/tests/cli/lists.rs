@@ -156,6 +156,16 @@ fn events_are_printed_as_they_come_and_counted() {
 }
 
 #[test]
+fn events_that_end_with_the_token_say_why_and_are_not_asked_for_again() {
+    let event = b"event: ended\ndata: {\"status\": 401, \"code\": \"token_wrong\", \"detail\": \"it has ended\"}\n\n".to_vec();
+    let fake = Fake::start(move |_, _| Reply::Stream(vec![event.clone()]));
+    for arguments in [&["events"][..], &["events", "--device", "52:54:00:00:00:01"]] {
+        assert!(fake.fails(arguments, 4).contains("it has ended (token_wrong)"));
+    }
+    assert_eq!(fake.seen().len(), 2);
+}
+
+#[test]
 fn a_job_is_waited_for_and_its_failure_is_the_commands() {
     let fake = Fake::start(|seen, before| match (seen.method.as_str(), before) {
         ("POST", _) => Reply::Json(202, json!({ "job": "j/1" })),

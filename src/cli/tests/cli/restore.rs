@@ -45,7 +45,9 @@ fn what_was_backed_up_comes_back_in_the_same_process_and_earlier_credentials_are
     let busy = offline(&["restore", "--state-dir", &state, &archive, "--passphrase-file", &right, "--force"]);
     check_failure(&busy, &["restore"], 2, "used by a running kurrentd");
 
-    daemon.ok(&["restore", &archive, "--passphrase-file", &right, "--yes"]);
+    assert_eq!((seen["sessions_ended"].as_u64(), seen["revocations_known"].as_bool()), (Some(1), Some(true)), "{seen}");
+    let told = daemon.ok(&["restore", &archive, "--passphrase-file", &right, "--yes"]);
+    assert!(told.contains("all sessions have ended: kurrent login") && told.contains("stay revoked"), "{told}");
     let deadline = Instant::now() + WITHIN;
     while !folder.path().join("log").exists()
         || !std::fs::read_to_string(folder.path().join("log")).unwrap().contains("the state was restored")
@@ -53,6 +55,7 @@ fn what_was_backed_up_comes_back_in_the_same_process_and_earlier_credentials_are
         assert!(Instant::now() < deadline, "{}", std::fs::read_to_string(folder.path().join("log")).unwrap());
         std::thread::sleep(Duration::from_millis(20));
     }
+    daemon.fails(&["worker", "list"], 4, "token_wrong");
     daemon.wait();
     assert_eq!((daemon.child.try_wait().unwrap(), daemon.child.id()), (None, pid), "the same process");
     assert!(!daemon.ok(&["worker", "list"]).contains("later"));

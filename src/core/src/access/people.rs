@@ -1,11 +1,13 @@
-//! Who there is: users and their tokens, and what may be changed of them. No secret is in here: those are kept by token id.
+//! Who there is: users and their tokens, and what may be changed of them. No secret is in here: those are kept by token id, and whoever
+//! asks says who has a password.
 
 use super::{Role, may_limit_to};
 use crate::id::UserName;
 use crate::time::Wall;
+use imbl::OrdMap;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Users at most.
 pub const MAX_USERS: usize = 1000;
@@ -97,11 +99,14 @@ fn refused(status: u16, code: &'static str, detail: impl Into<String>) -> Refuse
     Refused { status, code, detail: detail.into() }
 }
 
-/// Everybody.
+/// Everybody. A copy costs nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct People {
-    users: BTreeMap<UserName, User>,
+    users: OrdMap<UserName, User>,
 }
+
+/// Whether a user has a password.
+pub type HasPassword<'a> = &'a dyn Fn(&UserName) -> bool;
 
 /// What is wrong with a list of users, and the user or token at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +124,7 @@ impl People {
     /// The first fault.
     pub fn checked(list: Vec<User>) -> Result<Self, Wrong> {
         let wrong = |at: &str, what: String| Err(Wrong { at: at.to_owned(), what });
-        let (mut users, mut ids) = (BTreeMap::new(), BTreeSet::new());
+        let (mut users, mut ids) = (OrdMap::new(), BTreeSet::new());
         for user in list {
             let name = user.name.clone();
             let sessions = user.tokens.iter().filter(|t| t.session).count();
@@ -166,13 +171,13 @@ impl People {
     }
 
     /// Admins who can log in.
-    pub fn admins(&self) -> impl Iterator<Item = &User> {
-        self.users.values().filter(|u| u.role == Role::Admin && !u.disabled)
+    pub fn admins(&self, has_password: HasPassword<'_>) -> impl Iterator<Item = &User> {
+        self.users.values().filter(move |u| u.role == Role::Admin && !u.disabled && has_password(&u.name))
     }
 
     /// Whether somebody can still decide when this user can not.
-    fn without(&self, name: &UserName) -> Result<(), Refused> {
-        if self.admins().any(|u| u.name != *name) || !self.admins().any(|u| u.name == *name) {
+    fn without(&self, name: &UserName, has_password: HasPassword<'_>) -> Result<(), Refused> {
+        if self.admins(has_password).any(|u| u.name != *name) || !self.admins(has_password).any(|u| u.name == *name) {
             return Ok(());
         }
         Err(refused(409, "last_admin", format!("'{name}' is the last admin who can log in; make another one first")))
@@ -197,8 +202,8 @@ impl People {
     ///
     /// # Errors
     /// There is one already, or as [`People::add`].
-    pub fn add_first(&mut self, admin_can_log_in: bool, name: UserName, role: Role, now: Wall) -> Result<(), Refused> {
-        if admin_can_log_in {
+    pub fn add_first(&mut self, name: UserName, role: Role, has_password: HasPassword<'_>, now: Wall) -> Result<(), Refused> {
+        if self.admins(has_password).next().is_some() {
             return Err(refused(409, "first_admin_exists", "there is an admin already; log in, or ask that one"));
         }
         if role != Role::Admin {
@@ -211,10 +216,16 @@ impl People {
     ///
     /// # Errors
     /// There is no such user, or it is the last admin.
-    pub fn edit(&mut self, name: &UserName, role: Option<Role>, disabled: Option<bool>) -> Result<(), Refused> {
+    pub fn edit(
+        &mut self,
+        name: &UserName,
+        role: Option<Role>,
+        disabled: Option<bool>,
+        has_password: HasPassword<'_>,
+    ) -> Result<(), Refused> {
         self.user(name)?;
         if role.is_some_and(|r| r != Role::Admin) || disabled == Some(true) {
-            self.without(name)?;
+            self.without(name, has_password)?;
         }
         let user = self.user_mut(name)?;
         user.role = role.unwrap_or(user.role);
@@ -229,9 +240,9 @@ impl People {
     ///
     /// # Errors
     /// As [`People::edit`].
-    pub fn delete(&mut self, name: &UserName) -> Result<(), Refused> {
+    pub fn delete(&mut self, name: &UserName, has_password: HasPassword<'_>) -> Result<(), Refused> {
         self.user(name)?;
-        self.without(name)?;
+        self.without(name, has_password)?;
         self.users.remove(name);
         Ok(())
     }
@@ -310,16 +321,45 @@ impl People {
         Ok(())
     }
 
-    /// Makes a token worthless.
+    /// Makes a token worthless. A token may end itself, and others that do no more than it does itself; so who has logged in may end
+    /// all of his own.
     ///
     /// # Errors
-    /// There is no such user or token.
-    pub fn revoke(&mut self, name: &UserName, id: &str) -> Result<(), Refused> {
+    /// There is no such user or token, or it does more than the one that asks.
+    pub fn revoke(&mut self, name: &UserName, id: &str, by: &Standing) -> Result<(), Refused> {
         let user = self.user_mut(name)?;
         let at = user.tokens.iter().position(|t| t.id == id);
         let at = at.ok_or_else(|| refused(404, "token_not_found", format!("'{name}' has no token of this id; list them")))?;
+        let worth = user.tokens.get(at).map_or(user.role, |t| t.role.min(user.role));
+        if by.id != id && (by.role < worth || !by.only.is_empty()) {
+            let what = format!("this token has the role {worth}, and yours {}; log in, and revoke it then", by.role);
+            return Err(refused(403, "role_missing", what));
+        }
         user.tokens.remove(at);
         Ok(())
+    }
+
+    /// Ends all tokens but those that `keeps` is true for.
+    pub fn keep_tokens(&mut self, mut keeps: impl FnMut(&UserName, &Token) -> bool) {
+        let kept = |(name, mut user): (UserName, User)| {
+            user.tokens.retain(|token| keeps(&name, token));
+            (name, user)
+        };
+        self.users = std::mem::take(&mut self.users).into_iter().map(kept).collect();
+    }
+
+    /// What who asked is worth now, if that is still enough: between a request and its change a token may have ended.
+    ///
+    /// # Errors
+    /// It has ended, or is worth less than `needs`.
+    pub fn still(&self, asked: &Standing, needs: Role, now: Wall) -> Result<Standing, Refused> {
+        let ended = || refused(401, "token_wrong", "this token has ended meanwhile; nothing was done; log in with 'kurrent login'");
+        let standing = self.standing(&asked.user, &asked.id, now).ok_or_else(ended)?;
+        if standing.role < needs {
+            let what = format!("this takes the role {needs}, and yours is {} by now; nothing was done", standing.role);
+            return Err(refused(403, "role_missing", what));
+        }
+        Ok(standing)
     }
 
     /// What a token is worth now; nothing when it has ended or its user is disabled.

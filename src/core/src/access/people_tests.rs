@@ -43,17 +43,80 @@ fn code<T>(result: Result<T, Refused>) -> &'static str {
     result.err().map_or("", |r| r.code)
 }
 
+fn all(_: &UserName) -> bool {
+    true
+}
+
 #[test]
 fn the_last_admin_who_can_log_in_stays_one() {
     let mut people = people();
     let ada = name("ada");
-    assert_eq!(code(people.delete(&ada)), "last_admin");
-    assert_eq!(code(people.edit(&ada, Some(Role::Operator), None)), "last_admin");
-    assert_eq!(code(people.edit(&ada, None, Some(true))), "last_admin");
-    people.edit(&name("olga"), Some(Role::Admin), None).unwrap();
-    people.edit(&ada, None, Some(true)).unwrap();
-    assert_eq!(code(people.delete(&name("olga"))), "last_admin");
-    people.delete(&ada).unwrap();
+    assert_eq!(code(people.delete(&ada, &all)), "last_admin");
+    assert_eq!(code(people.edit(&ada, Some(Role::Operator), None, &all)), "last_admin");
+    assert_eq!(code(people.edit(&ada, None, Some(true), &all)), "last_admin");
+    people.edit(&name("olga"), Some(Role::Admin), None, &all).unwrap();
+    // An admin without a password lets nobody in.
+    let not_olga = |name: &UserName| name.as_str() != "olga";
+    assert_eq!(people.admins(&not_olga).count(), 1);
+    for result in [
+        people.delete(&ada, &not_olga),
+        people.edit(&ada, Some(Role::Viewer), None, &not_olga),
+        people.edit(&ada, None, Some(true), &not_olga),
+    ] {
+        assert_eq!(code(result), "last_admin");
+    }
+    people.clone().delete(&name("olga"), &not_olga).unwrap();
+    people.edit(&ada, None, Some(true), &all).unwrap();
+    assert_eq!(code(people.delete(&name("olga"), &all)), "last_admin");
+    people.delete(&ada, &all).unwrap();
+}
+
+#[test]
+fn a_token_ends_itself_and_what_does_no_more_than_it_does() {
+    let mut people = people();
+    let olga = name("olga");
+    let logged_in = session(&mut people, "olga");
+    for (id, role) in [("a00000000000", Role::Viewer), ("a00000000001", Role::Viewer), ("a00000000002", Role::Operator)] {
+        people.add_token(&olga, Token { id: id.into(), ..token(role, 60) }, &logged_in, now()).unwrap();
+    }
+    let by = |people: &People, id: &str| people.standing(&olga, id, now()).unwrap();
+    let viewer = by(&people, "a00000000000");
+    for stronger in ["a00000000002", logged_in.id.as_str()] {
+        assert_eq!(code(people.revoke(&olga, stronger, &viewer)), "role_missing", "{stronger}");
+    }
+    assert_eq!(code(people.revoke(&olga, "a00000000009", &viewer)), "token_not_found");
+    let limited = Standing { only: vec!["devices".into()], ..by(&people, "a00000000002") };
+    assert_eq!(code(people.revoke(&olga, "a00000000001", &limited)), "role_missing", "a limited one ends itself only");
+    people.clone().revoke(&olga, "a00000000002", &limited).unwrap();
+    people.revoke(&olga, "a00000000001", &viewer).unwrap();
+    people.revoke(&olga, "a00000000000", &viewer).unwrap();
+    let operator = by(&people, "a00000000002");
+    people.clone().revoke(&olga, &logged_in.id, &operator).unwrap();
+    people.revoke(&olga, "a00000000002", &logged_in).unwrap();
+    // An operator who is a viewer by now: so is the token.
+    people.add_token(&olga, Token { id: "a00000000003".into(), ..token(Role::Operator, 60) }, &logged_in, now()).unwrap();
+    people.edit(&olga, Some(Role::Viewer), None, &all).unwrap();
+    let now_viewer = by(&people, &logged_in.id);
+    people.revoke(&olga, "a00000000003", &now_viewer).unwrap();
+}
+
+#[test]
+fn who_asked_has_to_be_worth_as_much_when_it_is_done() {
+    let mut people = people();
+    let (ada, olga) = (session(&mut people, "ada"), session(&mut people, "olga"));
+    let still = |people: &People, asked: &Standing, needs, at| code(people.still(asked, needs, at));
+    assert_eq!(still(&people, &ada, Role::Admin, now()), "");
+    assert_eq!(still(&people, &olga, Role::Admin, now()), "role_missing");
+    assert_eq!(still(&people, &olga, Role::Operator, later(12 * 60)), "token_wrong", "expired");
+    people.edit(&name("olga"), Some(Role::Viewer), None, &all).unwrap();
+    assert_eq!(still(&people, &olga, Role::Operator, now()), "role_missing", "lowered");
+    assert_eq!(people.still(&olga, Role::Viewer, now()).unwrap().role, Role::Viewer, "what it is worth now counts");
+    people.edit(&name("olga"), None, Some(true), &all).unwrap();
+    assert_eq!(still(&people, &olga, Role::Viewer, now()), "token_wrong", "disabled");
+    people.end_tokens(&name("ada")).unwrap();
+    assert_eq!(still(&people, &ada, Role::Viewer, now()), "token_wrong", "another password");
+    people.delete(&name("olga"), &all).unwrap();
+    assert_eq!(still(&people, &olga, Role::Viewer, now()), "token_wrong", "deleted");
 }
 
 #[test]
@@ -83,13 +146,13 @@ fn what_a_token_is_worth_follows_its_user_at_once() {
     let (olga, id) = (name("olga"), session(&mut people, "olga").id);
     let role = |people: &People, at| people.standing(&name("olga"), &id, at).map(|s| s.role);
     assert_eq!(role(&people, now()), Some(Role::Operator));
-    people.edit(&olga, Some(Role::Viewer), None).unwrap();
+    people.edit(&olga, Some(Role::Viewer), None, &all).unwrap();
     assert_eq!(role(&people, now()), Some(Role::Viewer));
     assert_eq!(role(&people, later(12 * 60 - 1)), Some(Role::Viewer));
     assert_eq!(role(&people, later(12 * 60)), None, "expired");
-    people.edit(&olga, None, Some(true)).unwrap();
+    people.edit(&olga, None, Some(true), &all).unwrap();
     assert_eq!(role(&people, now()), None);
-    people.edit(&olga, None, Some(false)).unwrap();
+    people.edit(&olga, None, Some(false), &all).unwrap();
     assert_eq!(role(&people, now()), None, "enabling brings no token back");
     assert_eq!(code(people.add_session(&name("nobody"), "x".into(), now())), "user_not_found");
 }
@@ -115,9 +178,10 @@ fn tokens_and_sessions_are_bounded_and_only_the_oldest_session_gives_way() {
 #[test]
 fn the_first_admin_is_made_once_and_is_an_admin() {
     let mut people = People::default();
-    assert_eq!(code(people.add_first(false, name("ada"), Role::Viewer, now())), "first_user_is_admin");
-    people.add_first(false, name("ada"), Role::Admin, now()).unwrap();
-    assert_eq!(code(people.add_first(true, name("eve"), Role::Admin, now())), "first_admin_exists");
+    assert_eq!(code(people.add_first(name("ada"), Role::Viewer, &all, now())), "first_user_is_admin");
+    people.add_first(name("ada"), Role::Admin, &all, now()).unwrap();
+    assert_eq!(code(people.add_first(name("eve"), Role::Admin, &all, now())), "first_admin_exists");
+    people.add_first(name("eve"), Role::Admin, &|_| false, now()).unwrap();
 }
 
 #[test]

@@ -14,6 +14,7 @@ use axum::http::header::{CACHE_CONTROL, SET_COOKIE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use kurrent_core::access::Role;
 use kurrent_core::access::people::{SESSION, Standing};
 use kurrent_core::time::Wall;
 use serde::{Deserialize, Serialize};
@@ -111,14 +112,15 @@ fn sensitive(text: &str) -> Result<HeaderValue, Problem> {
 
 /// Log out
 ///
-/// The token that asks is worth nothing afterwards.
+/// The token that asks is worth nothing afterwards, and a cookie goes, also one that had ended already.
 #[utoipa::path(post, path = "/v1/logout", tag = "session", request_body = Nothing,
     responses((status = 204, description = "The token is worth nothing now")))]
 async fn log_out(State(api): State<Api>, Extension(who): Extension<Who>, Body(Nothing {}): Body<Nothing>) -> Result<Response, Problem> {
-    let standing = who.person()?.clone();
-    let (user, id) = (standing.user.clone(), standing.id.clone());
-    let done = api.shared.people.edit(move |people, _| people.revoke(&user, &id)).await;
-    audited(&api, "logout", standing.user.to_string(), String::new(), done).await?;
+    if let Who::Person(standing) = &who {
+        let (user, id) = (standing.user.clone(), standing.id.clone());
+        let done = api.shared.people.revoke(user.clone(), id, who.by(Role::Viewer)?).await;
+        audited(&api, "logout", user.to_string(), String::new(), done).await?;
+    }
     let mut response = StatusCode::NO_CONTENT.into_response();
     response.headers_mut().insert(SET_COOKIE, sensitive(&format!("{COOKIE_NAME}=; Path=/; Max-Age=0; Secure; HttpOnly; SameSite=Strict"))?);
     Ok(response)
@@ -158,7 +160,7 @@ async fn change_password(
     let user = who.person()?.user.clone();
     let (address, side) = side(&api, from.as_deref());
     let old = LogIn { name: user.to_string(), password: Zeroizing::new(body.old_password), address, side };
-    let done = api.shared.people.set_password(user.clone(), Some(old), Zeroizing::new(body.new_password)).await;
+    let done = api.shared.people.change_password(old, Zeroizing::new(body.new_password), who.by(Role::Viewer)?).await;
     let done = audited(&api, "password", user.to_string(), String::new(), done).await;
     done.map_err(|error| match Problem::from(error) {
         // Who asks is logged in; what is wrong is a field.

@@ -8,14 +8,14 @@ use crate::api::idempotency::ShownOnce;
 use crate::api::names::{Name, Time};
 use crate::api::page::Piece;
 use crate::api::problem::Problem;
-use crate::people::PeopleError;
+use crate::people::{By, PeopleError};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, LOCATION};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kurrent_core::access::Role;
-use kurrent_core::access::people::{Standing, Token};
+use kurrent_core::access::people::Token;
 use kurrent_core::id::UserName;
 use kurrent_core::time::Wall;
 use serde::{Deserialize, Serialize};
@@ -111,19 +111,19 @@ struct NewTokenView {
     token: String,
 }
 
-async fn make(api: &Api, name: UserName, by: &Standing, wanted: MakeToken, own: bool) -> Result<Response, Problem> {
+async fn make(api: &Api, name: UserName, by: By, wanted: MakeToken, own: bool) -> Result<Response, Problem> {
     let now = kurrent_sys::clock::now().wall;
     let minutes = wanted.minutes.unwrap_or(DEFAULT_MINUTES);
     let until = jiff::SignedDuration::try_from_mins(minutes).and_then(|m| now.checked_add(m).ok());
     let out_of_range = || Problem::new(422, "minutes_out_of_range", "a token lives 5 minutes to 366 days; choose that").at("minutes");
     let owner = api.shared.people.people().user(&name).map_err(PeopleError::from)?.role;
-    let role = wanted.role.map_or(owner.min(by.role), Role::from);
+    let role = wanted.role.map_or(owner.min(by.standing.role), Role::from);
     let mut only = wanted.only;
     only.sort();
     only.dedup();
     let expires_at = until.ok_or_else(out_of_range)?;
     let token = Token { id: String::new(), session: false, note: wanted.note, role, only, created_at: now, expires_at };
-    let made = api.shared.people.add_token(name.clone(), by.clone(), token).await;
+    let made = api.shared.people.add_token(name.clone(), token, by).await;
     let object = made.as_ref().map_or_else(|_| name.to_string(), |(token, _)| format!("{name} {}", token.id));
     let (token, new) = audited(api, "token-create", object, format!("role={role}"), made).await?;
     let location = if own { format!("/v1/tokens/{}", token.id) } else { format!("/v1/users/{name}/tokens/{}", token.id) };
@@ -132,9 +132,8 @@ async fn make(api: &Api, name: UserName, by: &Standing, wanted: MakeToken, own: 
     Ok((StatusCode::CREATED, headers, Extension(ShownOnce), shown).into_response())
 }
 
-async fn revoke(api: &Api, name: UserName, id: &str) -> Result<StatusCode, Problem> {
-    let (user, token) = (name.clone(), id.to_owned());
-    let done = api.shared.people.edit(move |people, _| people.revoke(&user, &token)).await;
+async fn revoke(api: &Api, name: UserName, id: &str, by: By) -> Result<StatusCode, Problem> {
+    let done = api.shared.people.revoke(name.clone(), id.to_owned(), by).await;
     // An id that is not there is a stranger's text.
     let object = if done.is_ok() { format!("{name} {id}") } else { name.to_string() };
     audited(api, "token-revoke", object, String::new(), done).await?;
@@ -158,14 +157,17 @@ async fn list_tokens(
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", request_body = MakeToken,
     responses((status = 201, description = "Created", body = NewTokenView, headers(("Location" = String)))))]
 async fn create_token(State(api): State<Api>, Extension(who): Extension<Who>, Body(body): Body<MakeToken>) -> Result<Response, Problem> {
-    let by = who.person()?;
-    make(&api, by.user.clone(), by, body, true).await
+    let by = who.by(Role::Viewer)?;
+    make(&api, by.standing.user.clone(), by, body, true).await
 }
 
 /// Revoke one of the own tokens
+///
+/// A token ends itself, and others that do no more than it does.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens", responses((status = 204, description = "It is worth nothing now")))]
 async fn revoke_token(State(api): State<Api>, Extension(who): Extension<Who>, path: Segments) -> Result<StatusCode, Problem> {
-    revoke(&api, who.person()?.user.clone(), path.text("id")).await
+    let by = who.by(Role::Viewer)?;
+    revoke(&api, by.standing.user.clone(), path.text("id"), by).await
 }
 
 /// List a user's tokens
@@ -184,11 +186,11 @@ async fn create_user_token(
     path: Segments,
     Body(body): Body<MakeToken>,
 ) -> Result<Response, Problem> {
-    make(&api, path.read("name")?, who.person()?, body, false).await
+    make(&api, path.read("name")?, who.by(Role::Admin)?, body, false).await
 }
 
 /// Revoke a user's token
 #[utoipa::path(delete, path = "/v1/users/{name}/tokens/{id}", tag = "users", responses((status = 204, description = "It is worth nothing now")))]
-async fn revoke_user_token(State(api): State<Api>, path: Segments) -> Result<StatusCode, Problem> {
-    revoke(&api, path.read("name")?, path.text("id")).await
+async fn revoke_user_token(State(api): State<Api>, Extension(who): Extension<Who>, path: Segments) -> Result<StatusCode, Problem> {
+    revoke(&api, path.read("name")?, path.text("id"), who.by(Role::Admin)?).await
 }

@@ -12,6 +12,7 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use kurrent_core::access::Role;
 use kurrent_core::access::people::User;
 use kurrent_core::id;
 use kurrent_core::time::Wall;
@@ -99,9 +100,9 @@ struct CreateUser {
 #[utoipa::path(post, path = "/v1/users", tag = "users", request_body = CreateUser,
     responses((status = 201, description = "Created", body = UserView, headers(("Location" = String)))))]
 async fn create_user(State(api): State<Api>, Extension(who): Extension<Who>, Body(body): Body<CreateUser>) -> Result<Response, Problem> {
-    let (name, role) = (body.name, kurrent_core::access::Role::from(body.role));
-    let first = matches!(who, Who::FirstRun);
-    let made = api.shared.people.create(name.clone(), role, Zeroizing::new(body.password), first).await;
+    let (name, role) = (body.name, Role::from(body.role));
+    let by = if matches!(who, Who::FirstRun) { None } else { Some(who.by(Role::Admin)?) };
+    let made = api.shared.people.create(name.clone(), role, Zeroizing::new(body.password), by).await;
     audited(&api, "user-create", name.to_string(), format!("role={role}"), made).await?;
     Ok((StatusCode::CREATED, [(LOCATION, format!("/v1/users/{name}"))], Json(view(&api, &name)?)).into_response())
 }
@@ -129,23 +130,26 @@ struct EditUser {
 /// What is not given stays. It holds at once, also for who is logged in.
 #[utoipa::path(patch, path = "/v1/users/{name}", tag = "users", request_body = EditUser,
     responses((status = 200, description = "As it is now", body = UserView)))]
-async fn edit_user(State(api): State<Api>, path: Segments, Body(body): Body<EditUser>) -> Result<Json<UserView>, Problem> {
+async fn edit_user(
+    State(api): State<Api>,
+    Extension(who): Extension<Who>,
+    path: Segments,
+    Body(body): Body<EditUser>,
+) -> Result<Json<UserView>, Problem> {
     let name: id::UserName = path.read("name")?;
-    let (role, disabled) = (body.role.map(kurrent_core::access::Role::from), body.disabled);
+    let (role, disabled) = (body.role.map(Role::from), body.disabled);
     let words = [role.map(|r| format!("role={r}")), disabled.map(|d| format!("disabled={d}"))];
     let detail = words.into_iter().flatten().collect::<Vec<_>>().join(" ");
-    let user = name.clone();
-    let done = api.shared.people.edit(move |people, _| people.edit(&user, role, disabled)).await;
+    let done = api.shared.people.edit(name.clone(), role, disabled, who.by(Role::Admin)?).await;
     audited(&api, "user-edit", name.to_string(), detail, done).await?;
     Ok(Json(view(&api, &name)?))
 }
 
 /// Delete a user
 #[utoipa::path(delete, path = "/v1/users/{name}", tag = "users", responses((status = 204, description = "Deleted, with all tokens")))]
-async fn delete_user(State(api): State<Api>, path: Segments) -> Result<StatusCode, Problem> {
+async fn delete_user(State(api): State<Api>, Extension(who): Extension<Who>, path: Segments) -> Result<StatusCode, Problem> {
     let name: id::UserName = path.read("name")?;
-    let user = name.clone();
-    let done = api.shared.people.edit(move |people, _| people.delete(&user)).await;
+    let done = api.shared.people.delete(name.clone(), who.by(Role::Admin)?).await;
     audited(&api, "user-delete", name.to_string(), String::new(), done).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -163,9 +167,14 @@ struct SetPassword {
 /// All tokens and sessions of the user end.
 #[utoipa::path(put, path = "/v1/users/{name}/password", tag = "users", request_body = SetPassword,
     responses((status = 204, description = "Set")))]
-async fn set_password(State(api): State<Api>, path: Segments, Body(body): Body<SetPassword>) -> Result<StatusCode, Problem> {
+async fn set_password(
+    State(api): State<Api>,
+    Extension(who): Extension<Who>,
+    path: Segments,
+    Body(body): Body<SetPassword>,
+) -> Result<StatusCode, Problem> {
     let name: id::UserName = path.read("name")?;
-    let done = api.shared.people.set_password(name.clone(), None, Zeroizing::new(body.password)).await;
+    let done = api.shared.people.set_password(name.clone(), Zeroizing::new(body.password), who.by(Role::Admin)?).await;
     audited(&api, "user-password", name.to_string(), String::new(), done).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::api::body::{Query, Segments};
 use crate::api::events::Place;
-use crate::api::guard::actor;
+use crate::api::guard::{Asked, actor};
 use crate::api::names::{Name, Time};
 use crate::api::page::Piece;
 use crate::api::problem::Problem;
@@ -11,10 +11,10 @@ use crate::api::workers::DiskView;
 use crate::audit::Event;
 use crate::storage::jobs::{Jobs, Kind};
 use crate::storage::{JobState, JobView};
-use axum::Json;
 use axum::extract::State;
 use axum::response::sse::{Event as Told, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures_util::stream::{self, Stream};
 use kurrent_core::time::Wall;
 use serde::Serialize;
@@ -174,15 +174,16 @@ async fn cancel_job(State(api): State<Api>, path: Segments) -> Result<Json<Job>,
 
 /// Watch a job
 ///
-/// Server-sent events, each with the job as it is then: the first at once, the last when it has ended.
+/// Server-sent events, each with the job as it is then: the first at once, the last when it has ended. `ended`, with a problem, is the
+/// last one when the token has ended or is worth too little.
 #[utoipa::path(get, path = "/v1/jobs/{id}/events", tag = "jobs",
     responses((status = 200, description = "Events named job", body = Job, content_type = "text/event-stream")))]
-async fn watch_job(State(api): State<Api>, path: Segments) -> Result<Response, Problem> {
+async fn watch_job(State(api): State<Api>, Extension(asked): Extension<Asked>, path: Segments) -> Result<Response, Problem> {
     let jobs = api.shared.storage.jobs().clone();
     // Before the first look, so that nothing is missed in between.
     let news = jobs.subscribe();
     let now = job_of(&jobs, path.text("id"))?;
-    let place = api.listeners.take()?;
+    let place = api.listeners.take(asked)?;
     Ok(Sse::new(events(place, jobs, news, now)).keep_alive(KeepAlive::default()).into_response())
 }
 
@@ -194,36 +195,37 @@ struct Watch {
     id: String,
     /// What is to be told next.
     next: Option<JobView>,
-    ended: bool,
 }
 
 fn events(place: Place, jobs: Jobs, news: Receiver<JobView>, now: JobView) -> impl Stream<Item = Result<Told, Infallible>> + Send {
-    let watch = Watch { place, jobs, news, id: now.id.clone(), next: Some(now), ended: false };
-    stream::unfold(watch, async |mut watch| {
-        if watch.ended {
-            return None;
-        }
+    let watch = Watch { place, jobs, news, id: now.id.clone(), next: Some(now) };
+    stream::unfold(Some(watch), async |watch| {
+        let mut watch = watch?;
         let job = match watch.next.take() {
             Some(job) => job,
-            None => news_of(&mut watch).await?,
+            None => match news_of(&mut watch).await? {
+                Ok(job) => job,
+                Err(last) => return Some((Ok(last), None)),
+            },
         };
-        watch.ended = job.state.is_final();
+        let ended = job.state.is_final();
         let told = Told::default().event("job").json_data(Job::from(job)).unwrap_or_default();
-        Some((Ok(told), watch))
+        Some((Ok(told), Some(watch).filter(|_| !ended)))
     })
 }
 
-async fn news_of(watch: &mut Watch) -> Option<JobView> {
+/// The job as it is then; the last event, when who watches may not any more.
+async fn news_of(watch: &mut Watch) -> Option<Result<JobView, Told>> {
     loop {
         let news = tokio::select! {
-            () = watch.place.ended() => return None,
+            last = watch.place.ended() => return last.map(Err),
             news = watch.news.recv() => news,
         };
         match news {
-            Ok(job) if job.id == watch.id => return Some(job),
+            Ok(job) if job.id == watch.id => return Some(Ok(job)),
             Ok(_) => {}
             // Whoever lags behind gets what is so now.
-            Err(RecvError::Lagged(_)) => return watch.jobs.view(&watch.id),
+            Err(RecvError::Lagged(_)) => return watch.jobs.view(&watch.id).map(Ok),
             Err(RecvError::Closed) => return None,
         }
     }

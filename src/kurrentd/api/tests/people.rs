@@ -1,18 +1,26 @@
 //! Users, tokens and sessions over a real socket.
 
 use super::*;
-use crate::people::LogIn;
-use kurrent_core::access::lockout::Side;
+use crate::people::{By, LogIn};
+use kurrent_core::origin::Side;
 
 const PASSWORD: &str = "correct horse battery";
 
 /// Makes a user, if it is not there, and logs in.
 pub(super) async fn token_of(shared: &SharedRef, name: &str, role: Role, first: bool) -> String {
     let secret = || zeroize::Zeroizing::new(PASSWORD.to_owned());
+    let by = if first { None } else { Some(admin(shared)) };
     // A folder that is served again has its users.
-    let _ = shared.people.create(name.parse().unwrap(), role, secret(), first).await;
+    let _ = shared.people.create(name.parse().unwrap(), role, secret(), by).await;
     let asked = LogIn { name: name.into(), password: secret(), address: [192, 0, 2, 1].into(), side: Side::Elsewhere };
     shared.people.log_in(asked).await.unwrap().1.text.to_string()
+}
+
+/// The first admin, who has logged in, as who asks for a change.
+pub(super) fn admin(shared: &SharedRef) -> By {
+    let (people, ada) = (shared.people.people(), "ada".parse().unwrap());
+    let session = people.user(&ada).unwrap().tokens.iter().find(|t| t.session).unwrap();
+    By { standing: people.standing(&ada, &session.id, kurrent_sys::clock::now().wall).unwrap(), needs: Role::Admin }
 }
 
 fn user(name: &str, role: &str) -> Value {
@@ -162,4 +170,55 @@ async fn a_secret_in_a_url_is_refused_before_it_is_looked_at() {
     let audit = api.shared.audit.read(&crate::audit::Filter::default()).unwrap();
     assert!(audit.entries.iter().any(|e| e.result == "token_in_url"));
     assert!(!format!("{audit:?}").contains(&api.token[17..]));
+}
+
+#[tokio::test]
+async fn a_cookie_that_has_ended_keeps_nobody_from_logging_in() {
+    let api = server().await;
+    let ask = async |method: &str, path: &str, cookie: &str, body: &Value| {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: kurrent\r\nConnection: close\r\nContent-Type: application/json\r\n");
+        let mut stream = TcpStream::connect(api.address).await.unwrap();
+        let text = format!("{head}Cookie: {cookie}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(text.as_bytes()).await.unwrap();
+        rest(&mut stream).await
+    };
+    let ended = token_of(&api.shared, "ada", Role::Admin, true).await;
+    let standing = api.shared.people.standing(&ended).unwrap().unwrap();
+    api.shared.people.revoke("ada".parse().unwrap(), standing.id, admin(&api.shared)).await.unwrap();
+    let credentials = json!({"name": "ada", "password": PASSWORD, "cookie": true});
+    for stale in [format!("__Host-kurrent={ended}"), "__Host-kurrent=krt_0123456789ab_x".into(), "__Host-kurrent=".into()] {
+        for (method, path, body, expected) in [
+            ("GET", "/v1/ca", Value::Null, "HTTP/1.1 200"),
+            ("POST", "/v1/login", credentials.clone(), "HTTP/1.1 200"),
+            ("POST", "/v1/logout", json!({}), "HTTP/1.1 204"),
+            ("GET", "/v1/whoami", Value::Null, "HTTP/1.1 401"),
+            ("POST", "/v1/workers", json!({}), "HTTP/1.1 401"),
+        ] {
+            let answer = ask(method, path, &stale, &body).await;
+            assert!(answer.starts_with(expected), "{method} {path} {stale}: {answer}");
+            assert!(path != "/v1/logout" || answer.contains("__Host-kurrent=; Path=/; Max-Age=0"), "{answer}");
+        }
+    }
+    // One that counts is looked at as ever.
+    let good = format!("__Host-kurrent={}", api.token);
+    assert!(ask("POST", "/v1/logout", &good, &json!({})).await.starts_with("HTTP/1.1 403"));
+}
+
+#[tokio::test]
+async fn a_weaker_token_ends_itself_and_none_that_does_more() {
+    let mut api = server().await;
+    let olga = token_of(&api.shared, "olga", Role::Operator, false).await;
+    api.token = olga.clone();
+    let strong = api.expect(("POST", "/v1/tokens", json!({"minutes": 60})), 201, "").await["id"].as_str().unwrap().to_owned();
+    let weak = api.expect(("POST", "/v1/tokens", json!({"minutes": 60, "role": "viewer"})), 201, "").await;
+    let session = api.expect(("GET", "/v1/whoami", Value::Null), 200, "").await["id"].as_str().unwrap().to_owned();
+    api.token = weak["token"].as_str().unwrap().to_owned();
+    for id in [&strong, &session] {
+        api.expect(("DELETE", &format!("/v1/tokens/{id}"), Value::Null), 403, "role_missing").await;
+    }
+    assert_eq!(api.ask("DELETE", &format!("/v1/tokens/{}", weak["id"].as_str().unwrap()), "").await.0, 204);
+    api.token = olga;
+    assert_eq!(api.ask("DELETE", &format!("/v1/tokens/{strong}"), "").await.0, 204);
+    assert_eq!(api.ask("DELETE", &format!("/v1/tokens/{session}"), "").await.0, 204, "who has logged in may end what is his");
 }

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
 /// The members of an archive.
-fn members(archive: &Path) -> Vec<(String, Vec<u8>)> {
+pub(super) fn members(archive: &Path) -> Vec<(String, Vec<u8>)> {
     let mut tar = tar::Archive::new(std::fs::File::open(archive).unwrap());
     let read = |e: io::Result<tar::Entry<'_, std::fs::File>>| {
         let mut entry = e.unwrap();
@@ -27,7 +27,7 @@ fn header(kind: EntryType, name: &[u8], size: u64) -> Header {
     header
 }
 
-fn archive_of(members: &[(String, Vec<u8>)]) -> Builder<Vec<u8>> {
+pub(super) fn archive_of(members: &[(String, Vec<u8>)]) -> Builder<Vec<u8>> {
     let mut tar = Builder::new(Vec::new());
     for (name, octets) in members {
         let size = u64::try_from(octets.len()).unwrap();
@@ -37,7 +37,7 @@ fn archive_of(members: &[(String, Vec<u8>)]) -> Builder<Vec<u8>> {
 }
 
 /// Replaces a member, and makes the outer manifest say that this is right.
-fn forged(members: &[(String, Vec<u8>)], name: &str, edit: impl Fn(&[u8]) -> Vec<u8>) -> Vec<(String, Vec<u8>)> {
+pub(super) fn forged(members: &[(String, Vec<u8>)], name: &str, edit: impl Fn(&[u8]) -> Vec<u8>) -> Vec<(String, Vec<u8>)> {
     let mut all = members.to_vec();
     let octets = all
         .iter_mut()
@@ -203,6 +203,7 @@ async fn what_a_later_program_wrote_is_refused_as_that() {
         let source = Source {
             state_dir: &shared.config.state_dir,
             ledger: &hostile.lived.ledger,
+            people: crate::people::Octets::default(),
             name: "lab".into(),
             config: None,
             now: clock::now().wall,
