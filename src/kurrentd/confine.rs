@@ -56,6 +56,15 @@ const PARTS: [&str; 5] = ["core_dumps", "privileges", "capabilities", "files", "
 /// The process is confined or not: there is one answer in it.
 static HELD: OnceLock<Vec<Part>> = OnceLock::new();
 
+/// Which of the programs in this file confines itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// `kurrentd run`.
+    Daemon,
+    /// `kurrentd uplink`.
+    Uplink,
+}
+
 /// What [`apply`] or [`leave_off`] has done; nothing before.
 #[must_use]
 pub fn held() -> &'static [Part] {
@@ -63,8 +72,12 @@ pub fn held() -> &'static [Part] {
 }
 
 /// Confines this process. Call it while there is one thread.
-pub fn apply(files: &Files) {
-    let parts = vec![core_dumps(), privileges(), capabilities::give_up(), files.confine(), system_calls::confine()];
+pub fn apply(program: Program, files: &Files) {
+    let keep = match program {
+        Program::Daemon => &capabilities::DAEMON[..],
+        Program::Uplink => &capabilities::UPLINK[..],
+    };
+    let parts = vec![core_dumps(), privileges(), capabilities::give_up(keep), files.confine(), system_calls::confine()];
     for Part { name, state, detail } in &parts {
         match state {
             State::On => tracing::info!("confinement: {name}: {detail}"),

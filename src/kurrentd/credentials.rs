@@ -257,7 +257,7 @@ fn load(path: &Path) -> Result<Records, String> {
 
 fn save(path: &Path, records: &Records) -> Result<(), String> {
     let file = CredentialsFile { version: VERSION, credentials: records.values().map(|r| r.as_ref().clone()).collect() };
-    let text = Zeroizing::new(serde_saphyr::to_string(&file).map_err(|_| "they could not be put into text".to_owned())?);
+    let text = crate::secrets::to_yaml(&file).map_err(|_| "they could not be put into text".to_owned())?;
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     }

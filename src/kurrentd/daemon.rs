@@ -4,7 +4,7 @@
 use crate::audit::Event;
 use crate::backup::swap::Swapped;
 use crate::boot_link;
-use crate::confine::Files;
+use crate::confine::{Files, Program};
 use crate::shared::{Shared, SharedRef};
 use anyhow::{Context, anyhow};
 use kurrent_core::config::{Config, DhcpMode, Dhcpv6Mode, Ipv6};
@@ -40,7 +40,7 @@ pub fn prepare(config: &Config, status: &Path) {
     }
     let files = Files::of_daemon(config, status);
     files.make_folders();
-    crate::confine::apply(&files);
+    crate::confine::apply(Program::Daemon, &files);
 }
 
 /// Serves until SIGTERM or SIGINT, or a restored state waits for a new start.

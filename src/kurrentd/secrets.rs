@@ -1,9 +1,16 @@
 //! Secrets made once at the first start: the first-run token, and the file of the identity (`identity`). Files are 0600;
 //! nothing here is ever logged.
+//!
+//! Secrets are wiped where we have them: what is read from a file, its text before it is written ([`to_yaml`]), and the values
+//! themselves ([`kurrent_core::target::Secret`], keys). What remains is in other hands: the YAML parser's own copies of a file's
+//! words, the serializer's buffer for a word, and the kernel's page cache. None of it leaves the process or the machine: no core is
+//! dumped, and nobody may look into the memory ([`crate::confine`]).
 
 use anyhow::{Context, bail};
 use kurrent_sys::entropy::random;
 use kurrent_sys::store;
+use serde::Serialize;
+use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use subtle::ConstantTimeEq;
@@ -80,9 +87,59 @@ pub fn read_or_make(path: &Path, make: impl FnOnce() -> String) -> anyhow::Resul
     Ok(text)
 }
 
+/// A file's text as YAML, with secrets in it.
+///
+/// # Errors
+/// It can not be put into text; the error's words may quote a secret.
+pub fn to_yaml(what: &impl Serialize) -> Result<Zeroizing<String>, serde_saphyr::ser::Error> {
+    let mut text = Wiped(Zeroizing::new(String::with_capacity(FIRST_OCTETS)));
+    serde_saphyr::to_fmt_writer(&mut text, what)?;
+    Ok(text.0)
+}
+
+/// Room at the start: a few records.
+const FIRST_OCTETS: usize = 4096;
+
+/// Text that wipes the place which it has outgrown.
+struct Wiped(Zeroizing<String>);
+
+impl fmt::Write for Wiped {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let length = self.0.len().saturating_add(more.len());
+        if length > self.0.capacity() {
+            let mut larger = Zeroizing::new(String::with_capacity(length.saturating_mul(2)));
+            larger.push_str(&self.0);
+            self.0 = larger;
+        }
+        self.0.push_str(more);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn yaml_of_secrets_is_the_serializers_own_whatever_its_length() {
+        for count in [0, 1, 3, 1000] {
+            let what: Vec<_> = (0..count).map(|n| (format!("{n:0>60}"), n)).collect();
+            assert_eq!(to_yaml(&what).unwrap().as_str(), serde_saphyr::to_string(&what).unwrap(), "{count}");
+        }
+    }
+
+    #[test]
+    fn text_that_grows_is_never_moved_by_the_library() {
+        let mut text = Wiped(Zeroizing::new(String::with_capacity(8)));
+        for turn in 0..100 {
+            let before = (text.0.as_ptr(), text.0.capacity());
+            fmt::Write::write_str(&mut text, "0123456789").unwrap();
+            let after = (text.0.as_ptr(), text.0.capacity());
+            // A place that is as large as before is the same place; a larger one was made by us.
+            assert!(before == after || after.1 == 20 * (turn + 1), "{before:?} {after:?}");
+        }
+        assert_eq!(text.0.as_str(), "0123456789".repeat(100));
+    }
 
     #[test]
     fn secrets_are_made_once_and_readable_only_by_their_owner() {

@@ -3,8 +3,10 @@
 //!
 //! The lease file holds `key=value` lines: `state` (`bound`, `none`), `interface`, and while bound `address`, `prefix`,
 //! `router`, `dns` (several, separated by spaces), `domain`, `server`, `expires` (RFC 3339 or `never`). A program of its own, so
-//! that the daemon's faults and the uplink's do not touch each other.
+//! that the daemon's faults and the uplink's do not touch each other. What it hears comes from whoever is on the uplink: it is confined
+//! like the daemon, with fewer rights.
 
+use crate::confine::{self, Files, Program};
 use anyhow::Context;
 use kurrent_core::dhcp::client::{Client, Event, News, Send, State, Terms};
 use kurrent_core::dhcp::{address::CLIENT_PORT, wire};
@@ -41,6 +43,7 @@ pub struct Options {
 /// # Errors
 /// The interface is missing, port 68 is taken, privileges are missing.
 pub fn run(options: &Options) -> anyhow::Result<()> {
+    confine(options);
     let name = &options.interface;
     let link = link::link(name).with_context(|| format!("uplink: check spec.networking.uplink.interface against `ip link` ({name})"))?;
     let mac = link.mac.with_context(|| format!("uplink: {name} is not an Ethernet interface"))?;
@@ -52,6 +55,15 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let client = Client::new(mac, &hostname, earlier_address(&options.lease_file), clock::now().mono);
     tracing::info!(interface = %name, %mac, "uplink: looking for a DHCP server");
     Uplink { options, link, raw, unicast, client, have: None }.run()
+}
+
+/// Gives up all that it has no need for, while there is one thread. Only a file that is there can be allowed to be written.
+fn confine(options: &Options) {
+    let resolvers = &options.resolv_conf;
+    if let Err(error) = std::fs::File::options().append(true).create(true).open(resolvers) {
+        tracing::warn!(file = %resolvers.display(), %error, "uplink: the resolvers can not be written");
+    }
+    confine::apply(Program::Uplink, &Files::of_uplink(&options.lease_file, resolvers));
 }
 
 fn bind(interface: &str) -> anyhow::Result<UdpSocket> {

@@ -7,8 +7,11 @@ use rustix::thread::{
     configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// What stays. Listeners are bound again whenever a NIC comes back, so what binds them stays for good.
-pub(super) const KEPT: [(CapabilitySet, &str); 4] = [
+/// A capability, and its name.
+pub(super) type Kept = (CapabilitySet, &'static str);
+
+/// What stays in the daemon. Listeners are bound again whenever a NIC comes back, so what binds them stays for good.
+pub(super) const DAEMON: [Kept; 4] = [
     // Ports 67, 69, 80, 547.
     (CapabilitySet::NET_BIND_SERVICE, "net_bind_service"),
     // Packet sockets: DHCP to machines without an address, ARP probes; ICMPv6 for router advertisements.
@@ -20,12 +23,22 @@ pub(super) const KEPT: [(CapabilitySet, &str); 4] = [
     (CapabilitySet::DAC_OVERRIDE, "dac_override"),
 ];
 
+/// What stays in `kurrentd uplink`.
+pub(super) const UPLINK: [Kept; 3] = [
+    // Port 68, again whenever it starts.
+    (CapabilitySet::NET_BIND_SERVICE, "net_bind_service"),
+    // DHCP without an address.
+    (CapabilitySet::NET_RAW, "net_raw"),
+    // The address and the default route.
+    (CapabilitySet::NET_ADMIN, "net_admin"),
+];
+
 /// Gives up all others.
-pub(super) fn give_up() -> Part {
+pub(super) fn give_up(keep: &[Kept]) -> Part {
     const NAME: &str = "capabilities";
-    match reduce() {
+    match reduce(keep.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one)) {
         Ok((kept, whole)) => {
-            let names: Vec<&str> = KEPT.iter().filter(|(c, _)| kept.contains(*c)).map(|(_, name)| *name).collect();
+            let names: Vec<&str> = keep.iter().filter(|(c, _)| kept.contains(*c)).map(|(_, name)| *name).collect();
             let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             Part {
                 name: NAME,
@@ -39,8 +52,7 @@ pub(super) fn give_up() -> Part {
 
 /// What is kept, and whether the bounding set could be reduced. Where it can not (kurrentd was started without `CAP_SETPCAP`),
 /// `NO_NEW_PRIVS` does what it is for: nothing outside of the permitted set comes back by a program's file.
-fn reduce() -> Result<(CapabilitySet, bool), Errno> {
-    let keep = KEPT.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one);
+fn reduce(keep: CapabilitySet) -> Result<(CapabilitySet, bool), Errno> {
     let now = capabilities(None)?;
     let mut whole = true;
     for one in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {

@@ -46,10 +46,6 @@ impl Files {
     /// What `kurrentd run` needs. The state folder's own folder is in it: a restored state is put in place by renames beside it.
     #[must_use]
     pub fn of_daemon(config: &Config, status: &Path) -> Self {
-        let folder_of = |path: &Path| match path.parent() {
-            Some(folder) if folder != Path::new("") => folder.to_owned(),
-            Some(_) | None => PathBuf::from("."),
-        };
         // Editors replace a file, so what is allowed is the folder. The workers' kernel may lie behind a link, as on the appliance.
         let worker = config.files_dir.join("worker").canonicalize().ok();
         let read = config.file.as_deref().map(folder_of).into_iter().chain([config.files_dir.clone()]).chain(worker);
@@ -58,6 +54,12 @@ impl Files {
             write: vec![folder_of(&config.state_dir), config.agent.disk_dir.clone(), folder_of(status), CONFIGFS.into()],
             ports: vec![config.boot_port, config.api_port],
         }
+    }
+
+    /// What `kurrentd uplink` needs: the lease is replaced by a rename, the resolvers are written in place. No TCP.
+    #[must_use]
+    pub fn of_uplink(lease_file: &Path, resolv_conf: &Path) -> Self {
+        Self { read: Vec::new(), write: vec![folder_of(lease_file), resolv_conf.to_owned()], ports: Vec::new() }
     }
 
     /// Makes the folders that are written to: only what is there can be allowed. What is wrong with one is told by its user.
@@ -109,6 +111,13 @@ impl Files {
             rules = rules.add_rule(NetPort::new(*port, AccessNet::BindTcp))?;
         }
         Ok(rules.restrict_self()?.ruleset)
+    }
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        Some(_) | None => PathBuf::from("."),
     }
 }
 

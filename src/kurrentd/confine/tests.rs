@@ -1,5 +1,5 @@
 use super::system_calls::HOSTILE;
-use super::{Files, Part, State, apply, fault_of, held};
+use super::{Files, Part, Program, State, apply, fault_of, held};
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -13,7 +13,7 @@ const NO_SUCH_CALL: Option<i32> = Some(libc::ENOSYS);
 fn confined(test: &str, act: impl FnOnce(&Path)) -> Output {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let folder = Path::new(&folder);
-        apply(&Files { read: Vec::new(), write: vec![folder.join("own")], ports: vec![0] });
+        apply(Program::Daemon, &Files { read: Vec::new(), write: vec![folder.join("own")], ports: vec![0] });
         act(folder);
         std::process::exit(0);
     }
@@ -99,7 +99,7 @@ fn nothing_is_held_back_for_later() {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim().to_owned();
         assert_eq!((value("NoNewPrivs:"), value("Seccomp:")), ("1".into(), "2".into()));
-        let kept = super::capabilities::KEPT.iter().fold(0, |all, (one, _)| all | one.bits());
+        let kept = super::capabilities::DAEMON.iter().fold(0, |all, (one, _)| all | one.bits());
         for set in ["CapPrm:", "CapEff:", "CapInh:", "CapAmb:"] {
             assert_eq!(u64::from_str_radix(&value(set), 16).unwrap() & !kept, 0, "{set}");
         }
@@ -111,7 +111,7 @@ fn nothing_is_held_back_for_later() {
             assert!(!is_on("files") || part.state == held()[3].state, "{part:?}");
         }
         assert_eq!(super::system_calls::confine().state, State::On);
-        assert_eq!(super::capabilities::give_up().state, State::On);
+        assert_eq!(super::capabilities::give_up(&super::capabilities::DAEMON).state, State::On);
     });
     held_to_the_end(&output);
 }

@@ -152,7 +152,8 @@ fn logins(octets: &[u8]) -> Result<Logins, Fault> {
 }
 
 fn encoded(what: &impl Serialize) -> Result<Zeroizing<Vec<u8>>, String> {
-    serde_saphyr::to_string(what).map(|text| Zeroizing::new(text.into_bytes())).map_err(|e| e.to_string())
+    // The place stays the same, and is wiped as octets.
+    crate::secrets::to_yaml(what).map(|mut text| Zeroizing::new(std::mem::take(&mut *text).into_bytes())).map_err(|e| e.to_string())
 }
 
 /// Makes `next` of what is `held`, durably.

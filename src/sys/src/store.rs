@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// Ends the names of temporary files, so that [`sweep`] and people recognise them.
 pub const TEMPORARY_SUFFIX: &str = ".kurrent-tmp";
 
+/// More than `read_to_end` wants to be free: 32 in Rust 1.95.
+const SPARE_OCTETS: usize = 256;
+
 /// The steps of a replacement, in order. Tests cut after each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -143,7 +146,10 @@ pub fn read(path: &Path, max: u64) -> io::Result<Option<Vec<u8>>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
-    let mut octets = Vec::new();
+    // Room for all from the start: growing would leave copies behind, and files of secrets are read by this, too. More than their
+    // octets: the library looks for the end through a buffer of its own where less is free.
+    let length = file.metadata()?.len().min(max);
+    let mut octets = Vec::with_capacity(usize::try_from(length).unwrap_or(0).saturating_add(SPARE_OCTETS));
     file.take(max.saturating_add(1)).read_to_end(&mut octets)?;
     if u64::try_from(octets.len()).unwrap_or(u64::MAX) > max {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} octets")));
@@ -198,6 +204,19 @@ mod tests {
             }
             replace(&path, b"after", 0o600).unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), b"after");
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_read_into_one_place_and_no_more_of_it_than_allowed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        assert!(read(&path, 10).unwrap().is_none());
+        for length in [0, 1, 31, 32, 33, 4095, 4096, 100_000] {
+            std::fs::write(&path, vec![7; length]).unwrap();
+            let octets = read(&path, 100_000).unwrap().unwrap();
+            assert_eq!((octets.len(), octets.capacity()), (length, length + SPARE_OCTETS), "it grew");
+            assert!(length == 0 || read(&path, length as u64 - 1).is_err(), "{length}");
         }
     }
 
