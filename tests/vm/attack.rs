@@ -146,12 +146,13 @@ fn shows(lab: &Lab, reason: &str) -> Result<()> {
 
 /// The octets of the last request that begins with `line`, put together from the TCP segments in a capture.
 fn posted(capture: &std::path::Path, line: &str) -> Result<Vec<u8>> {
-    let segments: Vec<Segment> = read_capture(capture)?.iter().filter_map(|captured| segment(&captured.frame)).collect();
+    let segments = read_capture(capture)?.into_iter().filter_map(|captured| frame::segment(&captured.frame));
+    let segments: Vec<frame::Segment> = segments.filter(|segment| segment.to.port() == BOOT_PORT).collect();
     let first =
         segments.iter().rev().find(|s| s.payload.starts_with(line.as_bytes())).with_context(|| format!("no {line} in the capture"))?;
     let mut request = Vec::new();
     let mut next = first.sequence;
-    for part in segments.iter().filter(|s| s.source_port == first.source_port) {
+    for part in segments.iter().filter(|s| s.from == first.from) {
         if part.sequence == next && !part.payload.is_empty() {
             request.extend(&part.payload);
             next = next.wrapping_add(u32::try_from(part.payload.len())?);
@@ -169,29 +170,4 @@ fn request_length(octets: &[u8]) -> Option<usize> {
     let text = String::from_utf8_lossy(octets.get(..head)?).to_ascii_lowercase();
     let body = text.lines().find_map(|line| line.strip_prefix("content-length:"))?.trim().parse::<usize>().ok()?;
     (head + body <= octets.len()).then_some(head + body)
-}
-
-struct Segment {
-    source_port: u16,
-    sequence: u32,
-    payload: Vec<u8>,
-}
-
-/// A TCP segment towards the boot plane.
-fn segment(frame: &[u8]) -> Option<Segment> {
-    let ip = frame.get(12..)?.strip_prefix(&[0x08, 0x00])?;
-    let total = usize::from(u16::from_be_bytes(ip.get(2..4)?.try_into().ok()?));
-    let ip = ip.get(..total)?;
-    if *ip.get(9)? != 6 {
-        return None;
-    }
-    let tcp = ip.get(usize::from(ip.first()? & 0x0f) * 4..)?;
-    if u16::from_be_bytes(tcp.get(2..4)?.try_into().ok()?) != BOOT_PORT {
-        return None;
-    }
-    Some(Segment {
-        source_port: u16::from_be_bytes(tcp.get(..2)?.try_into().ok()?),
-        sequence: u32::from_be_bytes(tcp.get(4..8)?.try_into().ok()?),
-        payload: tcp.get(usize::from(tcp.get(12)? >> 4) * 4..)?.to_vec(),
-    })
 }

@@ -13,6 +13,7 @@ mod harness;
 mod image;
 mod junk;
 mod power;
+mod server_key;
 mod shared;
 mod target;
 mod vlan;

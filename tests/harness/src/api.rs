@@ -16,7 +16,8 @@ const MAX_ANSWER_OCTETS: u64 = 16 << 20;
 
 /// The lab's admin.
 const ADMIN: &str = "lab";
-const PASSWORD: &str = "correct horse battery";
+/// The admin's password.
+pub const PASSWORD: &str = "correct horse battery";
 
 /// Where the API is and who asks.
 #[derive(Clone, Debug)]

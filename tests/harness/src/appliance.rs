@@ -47,6 +47,14 @@ pub enum Network {
 }
 
 impl Network {
+    /// The namespace and its bridge, for tests that meddle with it.
+    pub fn bridge(&self) -> Result<&BootNetwork> {
+        match self {
+            Self::Bridge(bridge) => Ok(bridge),
+            Self::Multicast(_) => bail!("this network has no bridge"),
+        }
+    }
+
     /// A new place on it.
     pub fn attach(&self) -> Result<Attachment> {
         match self {
@@ -201,6 +209,11 @@ fn forwarded_port(spec: &Spec) -> Result<u16> {
 fn find_way_in(text: &str) -> Option<(Option<String>, usize)> {
     let used = || text.find("kurrent login").map(|at| (None, at));
     find_token(text).map(|(token, end)| (Some(token), end)).or_else(used)
+}
+
+/// The first-run token that a screen has shown, if it has.
+pub fn shown_token(screen: &str) -> Option<String> {
+    find_token(screen).map(|(token, _)| token)
 }
 
 /// The first-run token as the screen shows it: a word of 26 base32 letters on a line that says "token".

@@ -1,10 +1,12 @@
-//! Just enough DHCP over Ethernet to ask as a machine would: built by hand from RFC 2131, sharing no code with the product.
+//! Just enough DHCP over Ethernet to ask as a machine would, and TCP to read what was said: built by hand from RFC 2131 and RFC 9293,
+//! sharing no code with the product.
 
 use kurrent_core::id::MacAddr;
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const SERVER_PORT: u16 = 67;
 const CLIENT_PORT: u16 = 68;
@@ -112,6 +114,50 @@ pub fn parse(frame: &[u8]) -> Option<Dhcp> {
     Some(Dhcp { op: *dhcp.first()?, xid, client, offered, message_type, options: found })
 }
 
+/// A TCP segment over IPv4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Who sent it.
+    pub from: SocketAddrV4,
+    /// To whom.
+    pub to: SocketAddrV4,
+    /// Number of the first octet.
+    pub sequence: u32,
+    /// What it carries.
+    pub payload: Vec<u8>,
+}
+
+/// Reads a frame as a TCP segment, if it is one and was captured whole.
+pub fn segment(frame: &[u8]) -> Option<Segment> {
+    let ip = frame.get(12..)?.strip_prefix(&ETHERTYPE_IPV4)?;
+    let ip = ip.get(..usize::from(word(ip, 2)?))?;
+    if *ip.get(9)? != PROTOCOL_TCP {
+        return None;
+    }
+    let address = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?));
+    let tcp = ip.get(usize::from(ip.first()? & 0x0f) * 4..)?;
+    Some(Segment {
+        from: SocketAddrV4::new(address(12)?, word(tcp, 0)?),
+        to: SocketAddrV4::new(address(16)?, word(tcp, 2)?),
+        sequence: u32::from_be_bytes(tcp.get(4..8)?.try_into().ok()?),
+        payload: tcp.get(usize::from(tcp.get(12)? >> 4) * 4..)?.to_vec(),
+    })
+}
+
+/// What was said in each direction of each connection, in the order of `frames`; what was sent twice is there once.
+pub fn streams<'a>(frames: impl Iterator<Item = &'a [u8]>) -> BTreeMap<(SocketAddrV4, SocketAddrV4), Vec<u8>> {
+    let mut streams: BTreeMap<_, (u32, Vec<u8>)> = BTreeMap::new();
+    for segment in frames.filter_map(segment).filter(|segment| !segment.payload.is_empty()) {
+        let (next, octets) = streams.entry((segment.from, segment.to)).or_insert((segment.sequence, Vec::new()));
+        // Half of the numbers are behind, half are ahead (RFC 9293, section 3.4).
+        if segment.sequence.wrapping_sub(*next) < 1 << 31 {
+            octets.extend(&segment.payload);
+            *next = segment.sequence.wrapping_add(u32::try_from(segment.payload.len()).unwrap_or_default());
+        }
+    }
+    streams.into_iter().map(|(direction, (_, octets))| (direction, octets)).collect()
+}
+
 fn length(octets: usize) -> [u8; 2] {
     u16::try_from(octets).unwrap_or(u16::MAX).to_be_bytes()
 }
@@ -146,6 +192,25 @@ mod tests {
         let expected = Dhcp { op: 1, xid: 7, client, offered: Ipv4Addr::UNSPECIFIED, message_type: 1, options };
         assert_eq!(read, Some(expected));
         assert_eq!(checksum(&frame[14..34]), [0, 0], "an IPv4 header sums to zero with its checksum");
+    }
+
+    /// A segment as it is on the wire, without a right checksum.
+    fn tcp(port: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
+        let head = [&port.to_be_bytes()[..], &80_u16.to_be_bytes(), &sequence.to_be_bytes(), &[0; 4], &[0x50, 0x18], &[0; 6]].concat();
+        let tcp = [&head, payload].concat();
+        let ip = [&[0x45, 0][..], &length(tcp.len() + 20), &[0, 0, 0, 0, 64, PROTOCOL_TCP, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]].concat();
+        // Ethernet pads short frames.
+        [&[2; 12][..], &ETHERTYPE_IPV4, &ip, &tcp, &[0; 6]].concat()
+    }
+
+    #[test]
+    fn streams_are_put_together_by_direction_and_without_what_was_sent_twice() {
+        let frames = [tcp(9, u32::MAX, b"GE"), tcp(8, 5, b"other"), tcp(9, 1, b"T /"), tcp(9, 1, b"T /"), tcp(9, 4, b""), tcp(9, 4, b"x")];
+        let streams = streams(frames.iter().map(Vec::as_slice));
+        let said: Vec<(u16, &[u8])> = streams.iter().map(|((from, _), octets)| (from.port(), octets.as_slice())).collect();
+        assert_eq!(said, [(8, b"other".as_slice()), (9, b"GET /x")]);
+        assert_eq!(segment(&discover(MacAddr([2, 0, 0, 0, 0, 1]), 1)), None);
+        assert_eq!(segment(tcp(9, 0, b"cut").get(..40).unwrap_or_default()), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod kept;
 pub mod lab;
 pub mod machine;
 pub mod master;
+pub mod needles;
 pub mod netns;
 pub mod operator;
 pub mod process;

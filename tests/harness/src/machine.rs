@@ -93,6 +93,16 @@ pub struct Spec {
     pub lifetime: Lifetime,
 }
 
+impl Spec {
+    /// The tap device of its first NIC, when it has one.
+    pub fn tap(&self) -> Result<&str> {
+        match self.nics.first().map(|nic| &nic.attachment) {
+            Some(Attachment::Tap { interface, .. }) => Ok(interface),
+            Some(Attachment::Multicast(_) | Attachment::User(_)) | None => bail!("{} is on no tap device", self.name),
+        }
+    }
+}
+
 /// A running machine.
 pub struct Machine {
     /// Its serial console.

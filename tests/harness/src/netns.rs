@@ -12,6 +12,8 @@ use std::thread;
 
 /// First part of every namespace name; the second is the process that made it.
 const PREFIX: &str = "kurrent-lab-";
+/// A tap device without a machine.
+const SINK: &str = "sink";
 /// Name of the bridge inside.
 pub const BRIDGE: &str = "boot";
 
@@ -68,6 +70,57 @@ impl BootNetwork {
         self.ip(&["link", "set", name, "master", BRIDGE])?;
         self.ip(&["link", "set", name, "up"])?;
         other.ip(&["link", "set", name, "up"]).map(drop)
+    }
+
+    /// Drops what comes from the machine at `tap` in TCP segments that begin with the first 16 octets of `text`, until
+    /// [`Self::pass`] with the same number.
+    pub fn drop_segments(&self, tap: &str, number: u32, text: &str) -> Result<()> {
+        let words: Vec<u32> =
+            text.as_bytes().chunks_exact(4).take(4).filter_map(|word| Some(u32::from_be_bytes(word.try_into().ok()?))).collect();
+        // To where nobody is: not every kernel that redirects has the action that drops.
+        if self.ip(&["link", "show", SINK]).is_err() {
+            self.ip(&["tuntap", "add", SINK, "mode", "tap"])?;
+        }
+        // Behind an IPv4 head of 20 octets and a TCP head with the options that machines use: none, or time stamps.
+        for head in [40, 52] {
+            let (number, protocol) = (number.to_string(), ["match", "ip", "protocol", "6", "0xff"]);
+            let mut rule: Vec<String> =
+                ["filter", "add", "dev", tap, "ingress", "pref", &number, "protocol", "ip", "u32"].map(Into::into).to_vec();
+            rule.extend(protocol.map(Into::into));
+            for (word, at) in words.iter().zip((head..).step_by(4)) {
+                rule.extend(["match".into(), "u32".into(), format!("{word:#010x}"), "0xffffffff".into(), "at".into(), at.to_string()]);
+            }
+            rule.extend(["action", "mirred", "egress", "redirect", "dev", SINK].map(Into::into));
+            self.tc(tap, &rule)?;
+        }
+        Ok(())
+    }
+
+    /// Gives what the appliance at `from` sends to its TCP port `port`'s peers to the machine at `to` alone, whoever the bridge thinks
+    /// they are, until [`Self::pass`] at `from` with the same number.
+    pub fn divert(&self, from: &str, number: u32, port: u16, to: &str) -> Result<()> {
+        let (number, port) = (number.to_string(), port.to_string());
+        let rule =
+            ["filter", "add", "dev", from, "ingress", "pref", &number, "protocol", "ip", "u32", "match", "ip", "sport", &port, "0xffff"];
+        let rule = rule.into_iter().chain(["action", "mirred", "egress", "redirect", "dev", to]);
+        self.tc(from, &rule.map(Into::into).collect::<Vec<_>>())
+    }
+
+    /// The bridge does not look for anybody behind `tap` any more, whoever sends from there.
+    pub fn forget(&self, tap: &str) -> Result<()> {
+        self.ip(&["link", "set", "dev", tap, "type", "bridge_slave", "learning", "off"]).map(drop)
+    }
+
+    /// Ends the rules with this number at `tap`.
+    pub fn pass(&self, tap: &str, number: u32) -> Result<()> {
+        let number = number.to_string();
+        run(Command::new("tc").args(["-n", &self.netns, "filter", "del", "dev", tap, "ingress", "pref", &number])).map(drop)
+    }
+
+    /// `tc` inside, at a tap that may have had no rules before.
+    fn tc(&self, tap: &str, rule: &[String]) -> Result<()> {
+        let _ = Command::new("tc").args(["-n", &self.netns, "qdisc", "add", "dev", tap, "clsact"]).output();
+        run(Command::new("tc").args(["-n", &self.netns]).args(rule)).map(drop)
     }
 
     /// `ip` inside.

@@ -44,6 +44,12 @@ impl Operator<'_> {
         self.0.kurrent(&["device", "bind", &mac.to_string(), worker]).with_context(|| format!("bind {mac} to {worker}")).map(drop)
     }
 
+    /// Binds a device to a Worker in the place of whichever has it; returns when that one is cut off.
+    pub fn rebind(&self, mac: MacAddr, worker: &str) -> Result<()> {
+        let arguments = ["device", "bind", &mac.to_string(), worker, "--force"];
+        self.0.kurrent(&arguments).with_context(|| format!("bind {mac} to {worker} by force")).map(drop)
+    }
+
     /// Revokes a device.
     pub fn revoke(&self, mac: MacAddr) -> Result<()> {
         self.0.kurrent(&["device", "revoke", &mac.to_string()]).with_context(|| format!("revoke {mac}")).map(drop)

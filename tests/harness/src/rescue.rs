@@ -32,6 +32,14 @@ fn disks(scratch: &Path) -> Vec<PathBuf> {
 }
 
 fn restore(disk: &Path, scratch: &Path, to: &Path) -> Result<()> {
+    let files = read(disk, scratch)?;
+    let _ = fs::remove_dir_all(files.join(SECRETS));
+    let _ = fs::remove_dir_all(to);
+    fs::rename(&files, to).with_context(|| format!("move {} to {}", files.display(), to.display()))
+}
+
+/// Log and state of one appliance disk, secrets and all, in a folder in `scratch` that the next call takes away.
+pub fn read(disk: &Path, scratch: &Path) -> Result<PathBuf> {
     let (start, length) = partition(disk, DATA_NAME)?;
     let data = scratch.join("rescue.btrfs");
     let files = scratch.join("rescue");
@@ -43,12 +51,10 @@ fn restore(disk: &Path, scratch: &Path, to: &Path) -> Result<()> {
     // What it cannot read it leaves out, and says so with its status: anything is better than nothing.
     let said = run(Command::new("btrfs").args(["restore", "-i", "--path-regex", WANTED]).arg(&data).arg(&files));
     let _ = fs::remove_file(&data);
-    let _ = fs::remove_dir_all(files.join(SECRETS));
     if !files.join("log").exists() {
         said?;
     }
-    let _ = fs::remove_dir_all(to);
-    fs::rename(&files, to).with_context(|| format!("move {} to {}", files.display(), to.display()))
+    Ok(files)
 }
 
 #[cfg(test)]

@@ -21,9 +21,14 @@ pub const SHELL_WITHIN: Duration = Duration::from_secs(60);
 /// A read of one block over the network, under emulation.
 const DISK_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// The machine specification of worker `index` (0 to 255): MAC, UUID and firmware store are its own.
+/// The MAC of worker `index` (0 to 255).
+pub fn mac_of(index: u8) -> MacAddr {
+    MacAddr([0x52, 0x54, 0x00, 0x77, 0x00, index])
+}
+
+/// The machine specification of worker `index`: MAC, UUID and firmware store are its own.
 pub fn spec(lab: &Run, network: &Network, index: u8, lifetime: Lifetime) -> Result<Spec> {
-    let mac = MacAddr([0x52, 0x54, 0x00, 0x77, 0x00, index]);
+    let mac = mac_of(index);
     Ok(Spec {
         name: format!("worker{index}"),
         memory_mib: MEMORY_MIB,
