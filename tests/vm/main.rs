@@ -6,8 +6,11 @@
 //! there is no skipping here.
 
 mod attack;
+mod clone;
 mod credentials;
 mod disk;
+mod exported;
+mod fence;
 mod firmware;
 mod harness;
 mod image;
@@ -18,3 +21,4 @@ mod shared;
 mod target;
 mod vlan;
 mod worker;
+mod writer;

@@ -1,11 +1,12 @@
 //! One lab for all tests that leave the appliance as they found it: booted once, its workers kept running.
 //!
-//! Machine numbers, so that tests do not meet: 1 and 2 are kept (`alpha`, `bravo`); 3 is revoked; 4 loses its key; 6 is never
-//! registered.
+//! Machine numbers, so that tests do not meet: 1 and 2 are kept (`alpha`, `bravo`); 3 is revoked; 4 loses its key; 5 is registered
+//! and has no Worker of its own; 6 is never registered.
 
 use anyhow::{Context, Result, anyhow};
 use kurrent_harness::lab::{Lab, Served};
-use kurrent_harness::worker;
+use kurrent_harness::machine::Machine;
+use kurrent_harness::worker::{self, REPORTS_WITHIN};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -41,20 +42,24 @@ fn make() -> Result<Shared> {
     Ok(Shared { lab, workers: BTreeMap::new() })
 }
 
+/// The machine without a Worker of its own.
+const SPARE: u8 = 5;
+
 /// Hostname of a kept worker.
 pub fn hostname(index: u8) -> &'static str {
     if index == 1 { "alpha" } else { "bravo" }
 }
 
 impl Shared {
-    /// Worker `index`, logged in at its console. Booted the straight path on first use; when an earlier test failed half-way
-    /// and left it bound but off, it is only switched on.
+    /// Worker `index`, logged in at its console. Booted the straight path on first use; when a test has left it without its machine,
+    /// that one has it again and is switched on.
     pub fn worker(&mut self, index: u8) -> Result<(&Lab, &mut Served)> {
         if !self.workers.contains_key(&index) {
             let spec = self.lab.worker_spec(index)?;
-            let device = self.lab.appliance()?.api.get(&format!("/v1/devices/{}", worker::mac(&spec)));
-            let is_bound = device.is_ok_and(|device| device.get("state").and_then(serde_json::Value::as_str) == Some("bound"));
-            let mut served = if is_bound {
+            let worker = self.lab.appliance()?.api.request("GET", &format!("/v1/workers/{}", hostname(index)), None)?;
+            let mut served = if worker.status == 200 {
+                // A test may have moved it to another machine.
+                self.lab.operator()?.rebind(worker::mac_of(index), hostname(index))?;
                 let mut machine = self.lab.power_on(spec)?;
                 let login = worker::wait_for_login(&mut machine, hostname(index), worker::LOGIN_WITHIN)?;
                 Served { pooled: machine.started, bound: machine.started, login, machine }
@@ -77,6 +82,14 @@ impl Shared {
     /// As [`Self::take`], if it was wanted before.
     pub fn take_if_on(&mut self, index: u8) -> Option<Served> {
         self.workers.remove(&index)
+    }
+
+    /// The machine that has no Worker, switched on and waiting at its console to be bound.
+    pub fn spare(&self) -> Result<Machine> {
+        self.lab.operator()?.open_window()?;
+        let mut machine = self.lab.power_on(self.lab.worker_spec(SPARE)?)?;
+        machine.console.wait_for("waiting to be bound", REPORTS_WITHIN)?;
+        Ok(machine)
     }
 
     /// Puts it back, logged in.
