@@ -16,6 +16,7 @@ mod harness;
 mod image;
 mod junk;
 mod power;
+mod secrets;
 mod server_key;
 mod shared;
 mod target;
