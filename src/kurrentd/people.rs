@@ -11,7 +11,7 @@ use crate::secrets::{self, Token as FirstRunToken};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use files::{Failed, Held, Logins};
 pub use files::{LOGINS, MAX_BYTES, Octets, USERS};
-use kurrent_core::access::lockout::{Attempt, Lockout};
+use kurrent_core::access::lockout::{Attempt, Begun, Lockout};
 use kurrent_core::access::people::{People, Refused, Standing, Token};
 use kurrent_core::access::{Asker, Role};
 use kurrent_core::id::UserName;
@@ -23,7 +23,7 @@ pub use restored::{Tokens, after_restore};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
@@ -216,19 +216,21 @@ impl PeopleStore {
     /// # Errors
     /// The password is wrong, or it is not the time to try.
     pub async fn log_in(&self, asked: LogIn) -> Result<(Standing, NewToken), PeopleError> {
-        let (name, proof) = self.prove(asked).await?;
-        self.change(move |people, logins| {
+        let (name, proof, begun) = self.prove(asked).await?;
+        let made = self.change(move |people, logins| {
             proof.still(&name, logins)?;
             let token = NewToken::make();
             let standing = people.add_session(&name, token.id.clone(), clock::now().wall)?;
             logins.tokens.insert(token.id.clone(), token.digest.clone());
             Ok((standing, token))
-        })
-        .await
+        });
+        let made = made.await?;
+        self.lockout().succeeded(begun);
+        Ok(made)
     }
 
     /// Whether it is the password of a user who may log in. An attempt that is not looked at does not count as a wrong one.
-    async fn prove(&self, asked: LogIn) -> Result<(UserName, Proof), PeopleError> {
+    async fn prove(&self, asked: LogIn) -> Result<(UserName, Proof, Begun), PeopleError> {
         let LogIn { name, password, address, side } = asked;
         let name = name.parse::<UserName>().ok();
         let kept = {
@@ -239,19 +241,21 @@ impl PeopleStore {
         };
         // Longer ones are nobody's, and the table is not for texts of strangers.
         let attempt = Attempt { user: name.as_ref().map_or("?", UserName::as_str), address, side };
-        let lockout = || self.0.lockout.lock().unwrap_or_else(PoisonError::into_inner);
-        let begun = lockout().begin(attempt, clock::now().mono).map_err(PeopleError::LockedOut)?;
+        let begun = self.lockout().begin(attempt, clock::now().mono).map_err(PeopleError::LockedOut)?;
         let tried = kept.clone().unwrap_or_else(|| NOBODYS.clone());
         let right = match self.hashing(move || password::matches(&password, &tried)).await {
             Ok(right) => right,
             Err(error) => {
-                lockout().withdrawn(begun);
+                self.lockout().withdrawn(begun);
                 return Err(error);
             }
         };
         let (Some(name), Some(kept), true) = (name, kept, right) else { return Err(wrong_password().into()) };
-        lockout().succeeded(begun);
-        Ok((name, Proof(kept)))
+        Ok((name, Proof(kept), begun))
+    }
+
+    fn lockout(&self) -> MutexGuard<'_, Lockout> {
+        self.0.lockout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn hashing<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, PeopleError> {
@@ -320,16 +324,18 @@ impl PeopleStore {
     /// # Errors
     /// [`PeopleError`].
     pub async fn change_password(&self, old: LogIn, new: Zeroizing<String>, by: By) -> Result<(), PeopleError> {
-        let (name, proof) = self.prove(old).await?;
+        let (name, proof, begun) = self.prove(old).await?;
         let phc = self.hashed(new).await?;
-        self.change(move |people, logins| {
+        let changed = self.change(move |people, logins| {
             by.still(people)?;
             proof.still(&name, logins)?;
             people.end_tokens(&name)?;
             logins.passwords.insert(name, phc);
             Ok(())
-        })
-        .await
+        });
+        changed.await?;
+        self.lockout().succeeded(begun);
+        Ok(())
     }
 
     /// Makes a token for `name`.
@@ -379,7 +385,7 @@ impl PeopleStore {
             people.delete(&name, &logins.has_password())
         })
         .await?;
-        self.0.lockout.lock().unwrap_or_else(PoisonError::into_inner).forget(gone.as_str());
+        self.lockout().forget(gone.as_str());
         Ok(())
     }
 

@@ -197,9 +197,11 @@ async fn in_flight<T: Send + 'static>(
 ) -> tokio::task::JoinHandle<T> {
     let work = tokio::spawn(work);
     let attempt = Attempt { user: "olga", address: [192, 0, 2, last].into(), side: Side::Elsewhere };
-    // Another one from there has to wait then.
+    // Another one from there has to wait then, for a second: looked at much more often than that.
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while let Ok(begun) = { people.0.lockout.lock().unwrap().begin(attempt, clock::now().mono) } {
         people.0.lockout.lock().unwrap().withdrawn(begun);
+        assert!(std::time::Instant::now() < deadline, "no attempt was begun");
         tokio::task::yield_now().await;
     }
     work
