@@ -23,6 +23,7 @@ fn the_boot_of_a_copied_machine_cuts_the_one_that_writes_and_the_two_never_have_
         let (appliance, bridge) = (lab.appliance()?, lab.network.bridge()?);
         let address = address_of(&appliance.api, worker::mac(first.machine.spec()))?;
         let before = Exported::now(&appliance.api, hostname(1), &address)?;
+        ensure!(before.connections >= 2, "an admin queue and an I/O queue are expected: {before:?}");
         let writes = writer::start(&mut first.machine)?;
 
         // Two machines with one address disturb each other on a network; here it tells them apart, so that neither is cut off by

@@ -1,4 +1,4 @@
-//! What the kernel's target says of one Worker's disk and one machine's address.
+//! What the appliance has read in the kernel's target of one Worker's disk and one machine's address.
 
 use anyhow::{Context, Result};
 use kurrent_core::id::MacAddr;
@@ -19,12 +19,14 @@ impl Exported {
     pub fn now(api: &Api, worker: &str, address: &str) -> Result<Self> {
         let seen = api.get("/v1/target")?;
         let list = |name: &str| seen.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
-        let is = |value: &Value, key: &str, text: &str| value.get(key).and_then(Value::as_str).is_some_and(|is| is.contains(text));
         let exports = list("exports");
-        let export = exports.iter().find(|export| is(export, "subsystem", &format!(":{worker}.")));
+        let export = exports.iter().find(|export| {
+            let subsystem = export.get("subsystem").and_then(Value::as_str).unwrap_or_default();
+            subsystem.contains(&format!(":{worker}."))
+        });
         let host = export.and_then(|export| export.get("host")?.as_str()).unwrap_or_default().to_owned();
         let sessions = list("sessions");
-        let from = sessions.iter().find(|session| is(session, "address", address));
+        let from = sessions.iter().find(|session| session.get("address").and_then(Value::as_str) == Some(address));
         Ok(Self { host, connections: from.and_then(|session| session.get("connections")?.as_u64()).unwrap_or_default() })
     }
 }

@@ -15,6 +15,7 @@ mod firmware;
 mod harness;
 mod image;
 mod junk;
+mod migrate;
 mod power;
 mod secrets;
 mod server_key;

@@ -43,8 +43,8 @@ mod tests {
             (0, register(4, None, true)),
             (0, register(5, Some(key(5)), false)),
             (0, Change::Revoke { mac: mac(5) }),
-            (10, Change::Proved { mac: mac(1) }),
-            (30, Change::Proved { mac: mac(2) }),
+            (10, Change::Proved { mac: mac(1), at: now(10).wall }),
+            (30, Change::Proved { mac: mac(2), at: now(30).wall }),
             (30, report(3)),
         ] {
             ledger = apply(&ledger, change, now(secs)).unwrap().0;

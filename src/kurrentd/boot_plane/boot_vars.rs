@@ -1,6 +1,5 @@
 //! `POST /boot-vars`: the answer to a challenge, and what follows from it: a boot, a new device key, or a refusal.
 
-use super::report;
 use super::verify::{self, Claim, DeviceKey};
 use super::{Answer, BootPlane, Peer, Refused, boots, jitter};
 use crate::challenges::{Outstanding, Parties};
@@ -12,7 +11,7 @@ use kurrent_core::http::Form;
 use kurrent_core::id::MacAddr;
 use kurrent_core::ipxe;
 use kurrent_core::ledger::schema::key_octets;
-use kurrent_core::ledger::{Change, Device, DeviceState, Ledger};
+use kurrent_core::ledger::{Change, DeviceState, Ledger};
 use kurrent_core::time::Now;
 use kurrent_core::timeline::Step;
 use kurrent_handshake::{FLAG_REKEY, Rekey, Side, SignedRekey};
@@ -51,8 +50,8 @@ impl BootPlane {
         let json = form.get("format") == "json";
         let identity = self.shared.server_key.now();
         let seen = self.look(&ledger, &identity, asked);
-        if !json && seen.evidence == Evidence::Genuine {
-            self.note_proof(&ledger, asked).await;
+        if !json && seen.evidence == Evidence::Genuine && ledger.device(mac).is_some_and(|d| d.state != DeviceState::Revoked) {
+            self.note_proof(asked).await;
         }
         let decided = match ordered_rekey(&ledger, &identity, asked, &seen) {
             // Looking at it as a person does changes nothing.
@@ -82,14 +81,10 @@ impl BootPlane {
         }
     }
 
-    /// Durable with the next change, at the latest with the boot itself. A machine that is granted none asks again and again: it is
-    /// noted as often as a report is.
-    async fn note_proof(&self, ledger: &Ledger, asked: Asked<'_>) {
+    /// Durable with the next change, at the latest with the boot itself. As of when it came: the server's key may be another one by now.
+    async fn note_proof(&self, asked: Asked<'_>) {
         let Asked { mac, now, .. } = asked;
-        let is_news = |device: &Device| device.state != DeviceState::Revoked && !report::is_recent(device.proved_at, now);
-        if ledger.device(mac).is_some_and(is_news)
-            && let Err(error) = self.shared.ledger.submit(Change::Proved { mac }, &format!("device {mac}")).await
-        {
+        if let Err(error) = self.shared.ledger.submit(Change::Proved { mac, at: now.wall }, &format!("device {mac}")).await {
             tracing::info!(%mac, %error, "that a machine has proved its key could not be noted");
         }
     }

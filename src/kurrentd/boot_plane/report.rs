@@ -5,7 +5,7 @@ use kurrent_core::http::Form;
 use kurrent_core::id::MacAddr;
 use kurrent_core::ledger::rules::clipped;
 use kurrent_core::ledger::{Change, Device, Fingerprint};
-use kurrent_core::time::{Now, Wall};
+use kurrent_core::time::Now;
 use std::time::Duration;
 
 /// A known device whose report says nothing new is written down this often at most.
@@ -35,22 +35,18 @@ impl Report {
     /// Whether the ledger has to hear of it: always from a stranger, else when something differs, or now and then.
     pub fn is_news(&self, device: Option<&Device>, now: Now) -> bool {
         let Some(device) = device else { return true };
+        let recent = device.last_seen.is_some_and(|seen| {
+            let ago = now.wall.duration_since(seen);
+            !ago.is_negative() && ago.unsigned_abs() < REPORT_EVERY
+        });
         let other_key = self.public_key.is_some() && self.public_key != device.public_key;
-        !is_recent(device.last_seen, now) || other_key || device.fingerprint != self.fingerprint || device.uuid != self.uuid
+        !recent || other_key || device.fingerprint != self.fingerprint || device.uuid != self.uuid
     }
 
     /// For the ledger.
     pub fn into_change(self) -> Change {
         Change::Report { mac: self.mac, uuid: self.uuid, public_key: self.public_key, fingerprint: self.fingerprint }
     }
-}
-
-/// Whether the ledger has heard it a moment ago.
-pub fn is_recent(noted: Option<Wall>, now: Now) -> bool {
-    noted.is_some_and(|at| {
-        let ago = now.wall.duration_since(at);
-        !ago.is_negative() && ago.unsigned_abs() < REPORT_EVERY
-    })
 }
 
 /// In one form; empty when there is none, or only zeros.

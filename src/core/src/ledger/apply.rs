@@ -70,7 +70,7 @@ impl Next {
     fn carry_out(&mut self, change: Change, now: Now) -> Result<Outcome, Rejected> {
         match change {
             Change::Report { mac, uuid, public_key, fingerprint } => self.report(mac, uuid, public_key, fingerprint, now),
-            Change::Proved { mac } => self.proved(mac, now),
+            Change::Proved { mac, at } => self.proved(mac, at),
             Change::Register { mac, public_key, keyless_allowed, note, labels, address } => {
                 self.register(mac, public_key, keyless_allowed, note, labels, now)?;
                 self.edit_device(mac, None, None, None, address.map(Some))

@@ -26,6 +26,8 @@ pub enum Change {
     Proved {
         /// Which device.
         mac: MacAddr,
+        /// When its answer came.
+        at: Wall,
     },
     /// A person adds a device to the pool; not limited by the window (K09).
     Register {
@@ -372,7 +374,7 @@ impl Change {
         let other = |object: String| vec![(None, object)];
         match self {
             Self::Report { mac, .. }
-            | Self::Proved { mac }
+            | Self::Proved { mac, .. }
             | Self::Register { mac, .. }
             | Self::EditDevice { mac, .. }
             | Self::Unbind { mac }

@@ -48,7 +48,7 @@ async fn a_rotation_that_forgets_a_key_is_refused_while_machines_may_have_it_pin
     }
     let full = api.expect(("GET", KEY, Value::Null), 200, "").await;
     assert_eq!(full["left_behind_next"], 2);
-    let proved = |mac: &str| Change::Proved { mac: mac.parse().unwrap() };
+    let proved = |mac: &str| Change::Proved { mac: mac.parse().unwrap(), at: kurrent_sys::clock::now().wall };
     api.shared.ledger.submit(proved(seen), "device").await.unwrap();
     let refused = api.expect(("POST", ROTATE, json!({})), 409, "machines_left_behind").await;
     let detail = refused["detail"].as_str().unwrap();

@@ -56,8 +56,8 @@ impl Next {
     }
 
     /// As a refresh by a report: no generation.
-    pub(super) fn proved(&mut self, mac: MacAddr, now: Now) -> Result<Outcome, Rejected> {
-        let device = Device { proved_at: Some(now.wall), ..self.live_device(mac)? };
+    pub(super) fn proved(&mut self, mac: MacAddr, at: Wall) -> Result<Outcome, Rejected> {
+        let device = Device { proved_at: Some(at), ..self.live_device(mac)? };
         self.ledger.keep_device(device);
         Ok(Outcome::Refreshed)
     }
