@@ -69,9 +69,20 @@ fn a_restored_backup_is_served_by_the_same_process_and_cuts_who_runs_until_it_bo
         let shown = appliance.machine.console.text().len();
 
         with_passphrase("restore")?;
-        appliance.api.wait_for("restored state", "/v1/status", SERVES_WITHIN, |status| {
-            (status.get("generation")?.as_u64()? > LEAP && status.get("faults")?.as_array()?.is_empty()).then_some(())
+        let mut restored = None;
+        wait_until("restored state", SERVES_WITHIN, || {
+            // Sessions end with a restore.
+            let api = appliance.api.clone().logged_in(None)?;
+            let status = api.get("/v1/status")?;
+            let leapt = status.get("generation").and_then(Value::as_u64).is_some_and(|generation| generation > LEAP);
+            let whole = leapt && status.get("faults").and_then(Value::as_array).is_some_and(Vec::is_empty);
+            restored = whole.then_some(api);
+            Ok(whole)
         })?;
+        ensure!(appliance.api.get("/v1/status").is_err(), "the session of before the restore is still good");
+        shared.lab.use_api(restored.context("restored state")?)?;
+        let (lab, served) = shared.worker(1)?;
+        let appliance = lab.appliance()?;
         let later = appliance.api.request("GET", &format!("/v1/workers/{LATER}"), None)?;
         ensure!(later.status == 404, "what came after the backup is still there: {}", later.text());
         ensure!(epoch(appliance, &mac)? >= before + LEAP, "the device has no new epoch");

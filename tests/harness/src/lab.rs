@@ -1,5 +1,6 @@
 //! A whole lab: appliance, network, workers, and the straight path from an unknown machine to a login prompt.
 
+use crate::api::Api;
 use crate::appliance::{self, Appliance, Network, OUR_ADDRESS};
 use crate::evidence::Run;
 use crate::machine::{Machine, Spec};
@@ -58,6 +59,12 @@ impl Lab {
     /// The appliance.
     pub fn appliance(&self) -> Result<&Appliance> {
         self.appliance.as_ref().context("the appliance is off")
+    }
+
+    /// The API from now on: a restore ends all sessions, also the lab's.
+    pub fn use_api(&mut self, api: Api) -> Result<()> {
+        self.appliance.as_mut().context("the appliance is off")?.api = api;
+        Ok(())
     }
 
     /// The operator's program.

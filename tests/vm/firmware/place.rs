@@ -117,12 +117,18 @@ impl Place {
         Ok(Self { _capture, daemon, network, run })
     }
 
-    /// The API, from inside.
+    /// The API, from inside; it begins to answer beside DHCP and TFTP, not before them.
     pub fn api(&self) -> Result<Api> {
         let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, API_PORT);
-        let api = Api { address, token: String::new(), netns: Some(self.network.name().to_owned()), ca: None };
-        let folder = self.run.scratch();
-        api.logged_in_at(&folder.join("state"), &folder.join("state/lab-session"))
+        let state = self.run.scratch().join("state");
+        let deadline = Instant::now() + SAYS_WITHIN;
+        loop {
+            let api = Api { address, token: String::new(), netns: Some(self.network.name().to_owned()), ca: None };
+            match api.logged_in_at(&state, &state.join("lab-session")) {
+                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
+                outcome => return outcome,
+            }
+        }
     }
 
     /// A machine on `network` with OVMF and its own PXE; `settings` are names and texts for the firmware.
