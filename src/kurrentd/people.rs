@@ -11,7 +11,7 @@ use crate::secrets::{self, Token as FirstRunToken};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use files::{Failed, Held, Logins};
 pub use files::{LOGINS, MAX_BYTES, Octets, USERS};
-use kurrent_core::access::lockout::{Attempt, Begun, Lockout};
+use kurrent_core::access::lockout::{Attempt, Lockout};
 use kurrent_core::access::people::{People, Refused, Standing, Token};
 use kurrent_core::access::{Asker, Role};
 use kurrent_core::id::UserName;
@@ -216,21 +216,19 @@ impl PeopleStore {
     /// # Errors
     /// The password is wrong, or it is not the time to try.
     pub async fn log_in(&self, asked: LogIn) -> Result<(Standing, NewToken), PeopleError> {
-        let (name, proof, begun) = self.prove(asked).await?;
-        let made = self.change(move |people, logins| {
+        let (name, proof) = self.prove(asked).await?;
+        self.change(move |people, logins| {
             proof.still(&name, logins)?;
             let token = NewToken::make();
             let standing = people.add_session(&name, token.id.clone(), clock::now().wall)?;
             logins.tokens.insert(token.id.clone(), token.digest.clone());
             Ok((standing, token))
-        });
-        let made = made.await?;
-        self.lockout().succeeded(begun);
-        Ok(made)
+        })
+        .await
     }
 
     /// Whether it is the password of a user who may log in. An attempt that is not looked at does not count as a wrong one.
-    async fn prove(&self, asked: LogIn) -> Result<(UserName, Proof, Begun), PeopleError> {
+    async fn prove(&self, asked: LogIn) -> Result<(UserName, Proof), PeopleError> {
         let LogIn { name, password, address, side } = asked;
         let name = name.parse::<UserName>().ok();
         let kept = {
@@ -251,7 +249,8 @@ impl PeopleStore {
             }
         };
         let (Some(name), Some(kept), true) = (name, kept, right) else { return Err(wrong_password().into()) };
-        Ok((name, Proof(kept), begun))
+        self.lockout().succeeded(begun);
+        Ok((name, Proof(kept)))
     }
 
     fn lockout(&self) -> MutexGuard<'_, Lockout> {
@@ -324,18 +323,16 @@ impl PeopleStore {
     /// # Errors
     /// [`PeopleError`].
     pub async fn change_password(&self, old: LogIn, new: Zeroizing<String>, by: By) -> Result<(), PeopleError> {
-        let (name, proof, begun) = self.prove(old).await?;
+        let (name, proof) = self.prove(old).await?;
         let phc = self.hashed(new).await?;
-        let changed = self.change(move |people, logins| {
+        self.change(move |people, logins| {
             by.still(people)?;
             proof.still(&name, logins)?;
             people.end_tokens(&name)?;
             logins.passwords.insert(name, phc);
             Ok(())
-        });
-        changed.await?;
-        self.lockout().succeeded(begun);
-        Ok(())
+        })
+        .await
     }
 
     /// Makes a token for `name`.
