@@ -65,9 +65,22 @@ impl Daemon {
         }
     }
 
+    /// Waits until something listens where the API is, whatever it answers.
+    pub fn wait_for_port(&self) {
+        let deadline = Instant::now() + READY_WITHIN;
+        while !self.listens() {
+            assert!(Instant::now() < deadline, "{}", std::fs::read_to_string(self.folder.join("log")).unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn listens(&self) -> bool {
+        std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+    }
+
     fn logged_in(&self) -> bool {
         let (first_run, password) = (self.folder.join("state/secrets/first-run-token"), self.folder.join("password"));
-        if !first_run.exists() || std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        if !first_run.exists() || !self.listens() {
             // A restore has ended all sessions.
             return self.kurrent(&["status"]).status.success() || password.exists() && self.log_in(&[]);
         }

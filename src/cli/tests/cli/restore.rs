@@ -55,6 +55,8 @@ fn what_was_backed_up_comes_back_in_the_same_process_and_earlier_credentials_are
         assert!(Instant::now() < deadline, "{}", std::fs::read_to_string(folder.path().join("log")).unwrap());
         std::thread::sleep(Duration::from_millis(20));
     }
+    // The log says so before the new run of the daemon listens.
+    daemon.wait_for_port();
     daemon.fails(&["worker", "list"], 4, "token_wrong");
     daemon.wait();
     assert_eq!((daemon.child.try_wait().unwrap(), daemon.child.id()), (None, pid), "the same process");
