@@ -142,3 +142,44 @@ fn a_damaged_ca_key_is_told_and_never_replaced() {
     std::fs::write(&key, good).unwrap();
     assert_eq!(Ca::open(folder.path()).unwrap().0.fingerprint(), ca.fingerprint());
 }
+
+/// The suite that a client of this version with its usual order (AES first) is given.
+fn suite_given(has_aes: bool, version: &'static rustls::SupportedProtocolVersion) -> CipherSuite {
+    let (_folder, ca) = made();
+    let tls = Arc::new(Tls::default());
+    let names = Names::of("kurrent", []);
+    tls.certificate.store(Some(Arc::new(ca.issue("kurrent", &names, tls::not_after(clock::now().wall, tls::NOT_BEFORE)).unwrap())));
+    let mut server = rustls::ServerConnection::new(config_for(&tls, has_aes).unwrap()).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(rustls::pki_types::pem::PemObject::from_pem_slice(ca.pem().as_bytes()).unwrap()).unwrap();
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let config = builder.with_protocol_versions(&[version]).unwrap().with_root_certificates(roots).with_no_client_auth();
+    let mut client = rustls::ClientConnection::new(Arc::new(config), "kurrent".try_into().unwrap()).unwrap();
+    // Each side says what it has, until neither has more to say.
+    while client.wants_write() || server.wants_write() {
+        let mut wire = Vec::new();
+        client.write_tls(&mut wire).unwrap();
+        let mut to_server = wire.as_slice();
+        while !to_server.is_empty() {
+            server.read_tls(&mut to_server).unwrap();
+            server.process_new_packets().unwrap();
+        }
+        let mut wire = Vec::new();
+        server.write_tls(&mut wire).unwrap();
+        let mut to_client = wire.as_slice();
+        while !to_client.is_empty() {
+            client.read_tls(&mut to_client).unwrap();
+            client.process_new_packets().unwrap();
+        }
+    }
+    assert!(!client.is_handshaking() && !server.is_handshaking());
+    client.negotiated_cipher_suite().unwrap().suite()
+}
+
+#[test]
+fn a_cpu_without_aes_instructions_speaks_chacha20_with_clients_that_would_have_aes() {
+    for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
+        assert!(is_chacha20(suite_given(false, version)), "{version:?}");
+        assert!(!is_chacha20(suite_given(true, version)), "{version:?}");
+    }
+}
