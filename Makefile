@@ -64,7 +64,7 @@ deny: deps ## licences, sources and banned crates; known vulnerabilities when KU
 check: deny ## format, lints, crates, unit, golden and property tests, tidy: about a minute
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy -q $(LOCKED) --all-targets -- -D warnings
-	$(CARGO) clippy -q $(LOCKED) -p kurrentd --test net --test vm -- -D warnings
+	$(CARGO) clippy -q $(LOCKED) --test net --test vm -- -D warnings
 	$(CARGO) clippy -q $(LOCKED) --profile firmware -p kurrent-attest --target x86_64-unknown-uefi --target aarch64-unknown-uefi -- -D warnings
 	$(CARGO) clippy -q $(LOCKED) -p kurrent-attest --lib --tests -- -D warnings
 	$(CARGO) test $(LOCKED)

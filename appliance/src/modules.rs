@@ -95,7 +95,7 @@ fn wanted_files(list: &str, full: &FullIndex) -> Result<BTreeSet<String>> {
             continue;
         }
         match full.index.resolve(line) {
-            Resolved::Files(more) => files.extend(more),
+            Resolved::Files(more) => files.extend(more.into_iter().map(|file| file.path)),
             // A newer kernel may have made it a part of itself.
             Resolved::Builtin => {}
             Resolved::Unknown => bail!("the kernel has no module {line}: correct the list"),

@@ -53,7 +53,8 @@ impl Steps {
 /// Paths, sizes and times of change of the inputs (folders: of everything in them), and of the builder.
 fn fingerprint(inputs: &[PathBuf]) -> Result<String> {
     let mut hasher = DefaultHasher::new();
-    let builder = std::env::current_exe().context("finding the builder's own program")?;
+    // Not its path, where another build may have put a newer one meanwhile: the program that runs.
+    let builder = PathBuf::from("/proc/self/exe");
     for input in inputs.iter().chain([&builder]) {
         hash_path(input, &mut hasher)?;
     }

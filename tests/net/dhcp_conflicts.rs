@@ -33,16 +33,17 @@ fn opnsense_9872_an_address_that_a_stranger_uses_is_found_before_it_is_offered_a
     wait_for("the conflict", || conflicts(&api).iter().any(|c| c["address"] == "10.77.0.103" && c["mac"] == SQUATTER))?;
     let client = net.client(&text(MAC))?;
     let raw = RawDhcp::open(&client)?;
+    let mut fastest = DEADLINE;
     for last in 1..=6 {
         let began = Instant::now();
         let mac = [0x52, 0x54, 0, 0, 10, last];
-        let offer =
-            raw.ask(&message(DISCOVER, mac, last.into(), &[(option::REQUESTED_ADDRESS, &[10, 77, 0, 103])]), Duration::from_secs(5))?;
-        // opnsense 9872: a ping before the OFFER cost three to four seconds.
-        ensure!(began.elapsed() < Duration::from_secs(2), "an OFFER after {:?}", began.elapsed());
+        let offer = raw.ask(&message(DISCOVER, mac, last.into(), &[(option::REQUESTED_ADDRESS, &[10, 77, 0, 103])]), DEADLINE)?;
+        fastest = fastest.min(began.elapsed());
         let address = offer.context("an OFFER")?.yiaddr;
         ensure!(address.octets()[3] != 103, "{address} is the squatter's");
     }
+    // opnsense 9872: a ping before the OFFER cost three to four seconds. A busy machine may be as slow, but not each time.
+    ensure!(fastest < Duration::from_secs(2), "no OFFER before {fastest:?}");
     net.passed();
     Ok(())
 }
@@ -100,7 +101,7 @@ fn an_offer_of_an_address_that_turns_out_to_be_used_is_taken_back_and_a_lease_is
     let api = net.api()?;
     let client = net.client(&text(MAC))?;
     let raw = RawDhcp::open(&client)?;
-    let offered = raw.ask(&message(DISCOVER, MAC, 1, &[]), Duration::from_secs(5))?.context("an OFFER")?.yiaddr;
+    let offered = raw.ask(&message(DISCOVER, MAC, 1, &[]), DEADLINE)?.context("an OFFER")?.yiaddr;
     // Somebody takes it meanwhile, and says so.
     let squatter = net.client(SQUATTER)?;
     squatter.address(&format!("{offered}/24"))?;
@@ -109,7 +110,7 @@ fn an_offer_of_an_address_that_turns_out_to_be_used_is_taken_back_and_a_lease_is
     wait_for("the conflict", || arping() && conflicts(&api).iter().any(|c| c["address"] == offered.to_string().as_str()))?;
     let server = crate::net::SERVER.octets();
     let take = message(REQUEST, MAC, 2, &[(option::REQUESTED_ADDRESS, &offered.octets()), (option::SERVER_ID, &server)]);
-    ensure!(raw.ask(&take, Duration::from_secs(5))?.as_ref().map(kind) == Some(NAK));
+    ensure!(raw.ask(&take, DEADLINE)?.as_ref().map(kind) == Some(NAK));
     let own = raw.lease(MAC, 3, &[])?.yiaddr;
     ensure!(own != offered);
     // What was given stays its machine's, and people are told.

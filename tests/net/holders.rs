@@ -1,9 +1,8 @@
 //! Whose an address is: on the link the kernel's neighbours say, whatever the address looks like and whoever gives addresses.
 
 use crate::ipv6;
-use crate::net::{Client, Net, SILENCE, revoke, wait_for};
+use crate::net::{Client, DEADLINE, Net, SILENCE, revoke, wait_for};
 use anyhow::{Context, Result, ensure};
-use std::time::Duration;
 
 const MAC: &str = "52:54:00:00:06:01";
 const OTHER: &str = "52:54:00:00:06:02";
@@ -27,7 +26,7 @@ fn a_revoked_machine_with_an_address_of_its_own_choice_hears_nothing_in_any_mode
         client.address("10.77.0.20/24")?;
         let urls = ["tftp://10.77.0.1/snponly.efi", "tftp://10.77.0.1/autoexec.ipxe", "http://10.77.0.1/boot.ipxe"];
         for url in urls {
-            ensure!(fetches(&client, url)?, "{mode}: served, and not {url}");
+            wait_for(&format!("{mode}: served, {url}"), || fetches(&client, url).unwrap_or(false))?;
         }
         revoke(&api, MAC)?;
         for url in urls {
@@ -61,7 +60,7 @@ fn an_address_that_tells_another_machine_is_no_proof_of_being_it() -> Result<()>
     ensure!(said.contains("mac_mismatch") || said.contains("no lease"), "it spoke for {OTHER}: {said}");
     let ia = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     let solicit = ipv6::message(1, &[(1, &DUID), (3, &ia)]);
-    let answer = ipv6::ask(&client, solicit.clone(), Duration::from_secs(5))?.unwrap_or_default();
+    let answer = ipv6::ask(&client, solicit.clone(), DEADLINE)?.unwrap_or_default();
     let own = [0xfd, 0, 0, 0x77, 0, 0, 0, 0, 0x6b, 0x75, 0x52, 0x54, 0, 0, 6, 1];
     ensure!(answer.windows(16).any(|address| address == own), "the first message is answered, with its own address: {answer:?}");
     revoke(&api, MAC)?;

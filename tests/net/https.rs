@@ -299,6 +299,8 @@ fn a_damaged_ca_key_is_a_fault_that_stops_tls_alone_and_a_restart_keeps_the_ca()
         fs::read_to_string(net.path("status")).is_ok_and(|s| s.contains("fault=tls:") && s.contains("restore the file from a backup"))
     })?;
     net.keep(daemon);
+    // Started after TLS: its port may not be there yet.
+    net.api()?;
     ensure!(curl(net.netns(), &["http://127.0.0.1:8443/v1/status"])?.0 == "401", "loopback is not served");
     ensure!(curl(&client.netns, &["http://10.77.0.1/boot.ipxe"])?.0 == "200", "the boot plane is not served");
     ensure!(curl(&client.netns, &["-k", "https://10.77.0.1:8443/v1/status"])?.0 == "000", "TLS without a certificate");

@@ -41,13 +41,11 @@ fn asked_with_pin(device: &Device, pinned: &[u8; 32]) -> Result<(Asked, Vec<Link
     Ok((asked, links.chunks_exact(Link::LEN).filter_map(|link| Some(Link::from_bytes(link.try_into().ok()?))).collect()))
 }
 
-/// After `kill -9` and, between the two, `prepare`: the API, when the boot plane is there again, too.
+/// After `kill -9` and, between the two, `prepare`: the API.
 fn starts_again(net: &Net, prepare: impl FnOnce() -> Result<()>) -> Result<Api> {
     net.daemon_ends()?;
     prepare()?;
-    let daemon = net.serve()?;
-    daemon.wait_for_log("boot plane is served")?;
-    net.keep(daemon);
+    net.keep(net.serve()?);
     net.api()
 }
 

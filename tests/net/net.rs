@@ -22,6 +22,8 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const DEADLINE: Duration = Duration::from_secs(30);
 /// Silence is believed after this.
 pub const SILENCE: Duration = Duration::from_secs(2);
+/// The daemon says so when port 80 is bound.
+const BOOT_PLANE: &str = "boot plane is served";
 
 /// Waits for a condition.
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
@@ -33,6 +35,17 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
+}
+
+/// Waits until the API answers, whatever that is: of an appliance that has just started again, its port may not be there yet.
+pub fn wait_for_api(api: &Api) -> Result<()> {
+    let refused = |e: &anyhow::Error| e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
+    let mut asked = Ok(());
+    wait_for("an answer of the API", || {
+        asked = api.request("GET", "/v1/status", None).map(drop);
+        !asked.as_ref().is_err_and(refused)
+    })?;
+    asked
 }
 
 /// Binds a UDP port that a socket of ours had a moment ago: a child which another test is just starting can hold that one until it
@@ -128,13 +141,13 @@ impl Net {
         self.daemon.replace(None).context("a daemon").map(Daemon::kill)
     }
 
-    /// The API, once the daemon answers; nothing when it has ended before.
+    /// The API, once it answers and the boot plane is there; nothing when the daemon has ended before.
     pub fn up(&self, daemon: &mut Daemon) -> Result<Option<Api>> {
         let mut api = None;
         let mut ended = false;
         wait_for("an answer of the API", || {
             ended = !daemon.runs();
-            api = self.api_now().ok().filter(|api| api.get("/v1/status").is_ok());
+            api = self.api_now().ok().filter(|api| api.get("/v1/status").is_ok() && daemon.log().contains(BOOT_PLANE));
             ended || api.is_some()
         })
         .with_context(|| format!("it said: {}", daemon.log()))?;
@@ -153,11 +166,12 @@ impl Net {
         Ok(Daemon { process, log, from })
     }
 
-    /// Starts the daemon and waits until it serves DHCP and TFTP.
+    /// Starts the daemon and waits until it serves DHCP, TFTP and the boot plane; for the API, see [`wait_for_api`].
     pub fn serve(&self) -> Result<Daemon> {
         let daemon = self.start()?;
         daemon.wait_for_log("DHCP: serving")?;
         daemon.wait_for_log("TFTP: serving")?;
+        daemon.wait_for_log(BOOT_PLANE)?;
         Ok(daemon)
     }
 

@@ -1,14 +1,17 @@
 //! A TFTP client that loses what it is told to lose, and says what honest ones do not.
 
-use crate::net::{Client, SERVER};
+use crate::net::{Client, DEADLINE, SERVER};
 use anyhow::{Context, Result, bail};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+/// A socket waits so long for a datagram.
+const POLL: Duration = Duration::from_millis(100);
+
 /// A socket of this client, at one of its addresses.
 pub fn socket(client: &Client, address: Ipv4Addr) -> Result<UdpSocket> {
     let socket = client.enter(move || UdpSocket::bind((address, 0)))??;
-    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    socket.set_read_timeout(Some(POLL))?;
     Ok(socket)
 }
 
@@ -33,6 +36,16 @@ pub fn collect(socket: &UdpSocket, within: Duration) -> Vec<Vec<u8>> {
         }
     }
     all
+}
+
+/// The first answer, however late, and what follows it at once.
+pub fn answers(socket: &UdpSocket) -> Result<Vec<Vec<u8>>> {
+    let mut buffer = [0; 2048];
+    socket.set_read_timeout(Some(DEADLINE))?;
+    let len = socket.recv(&mut buffer).context("an answer")?;
+    socket.set_read_timeout(Some(POLL))?;
+    let more = collect(socket, Duration::from_millis(500));
+    Ok([vec![buffer[..len].to_vec()], more].concat())
 }
 
 /// Reads a whole file, losing one datagram in `lose_one_in` in each direction.

@@ -27,7 +27,7 @@ fn a_disk_that_grows_under_a_running_worker_is_larger_there() -> Result<()> {
         // Nothing is done to the worker: the kernel's target tells it, by an event for its namespace.
         let sectors = size / 512;
         let larger = format!(
-            "n=0; until [ $(cat /sys/class/block/nvme0n1/size) = {sectors} ]; do n=$((n+1)); [ $n -lt 50 ] || exit 1; sleep 0.2; done"
+            "n=0; until [ $(cat /sys/class/block/nvme0n1/size) = {sectors} ]; do n=$((n+1)); [ $n -lt 250 ] || exit 1; sleep 0.2; done"
         );
         console.shell(&format!("( {larger} )"), SHELL_WITHIN).context("the worker was not told that its disk is larger")?;
         let last = size / 4096 - 1;

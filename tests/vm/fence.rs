@@ -38,12 +38,12 @@ fn a_forced_rebind_cuts_the_writer_before_the_next_machine_has_the_disk_and_what
         let cut = writer::wait_for_cut(&mut former.machine, writes)?;
 
         // What it has read by now, its own system included, is what there is: nothing is to come behind it.
-        worker::wait_for_login(&mut next, hostname(1), LOGIN_WITHIN * 2)?;
+        worker::wait_for_login(&mut next, hostname(1), LOGIN_WITHIN)?;
         worker::log_in(&mut next)?;
         let first = Records::read(&mut next)?;
         first.hold(cut.acknowledged.0)?;
 
-        ensure!(!worker::reads_disk(&mut former.machine)?, "the former machine reads the disk");
+        worker::check_reads_no_disk(&mut former.machine)?;
         ensure!(former.machine.console.text().contains(REFUSED), "the kernel's target has let it knock without a refusal");
         writer::stays_cut(&former.machine)?;
         ensure!(Records::read(&mut next)? == first, "something was written behind the next machine's back");

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use kurrent_harness::appliance::{self, Appliance, MEMORY_MIB, Network, OUR_ADDRESS, SERVES_WITHIN, partition, write_configuration};
 use kurrent_harness::evidence::Run;
-use kurrent_harness::machine::{Attachment, Machine, Spec, copy_disk};
+use kurrent_harness::machine::{Attachment, Cpu, Machine, Spec, copy_disk};
 use kurrent_harness::netns::BootNetwork;
 use kurrent_harness::process::Lifetime;
 use kurrent_harness::tools::run;
@@ -26,8 +26,10 @@ fn bridge() -> Result<Network> {
     Ok(Network::Bridge(Arc::new(BootNetwork::new(OUR_ADDRESS)?)))
 }
 
+/// The image on an old PC; the lab's appliance is a new one.
 fn spec(run: &Run, network: &Network) -> Result<Spec> {
-    Appliance::prepare(run, network, &appliance::configuration(network), Lifetime::Ours)
+    let spec = Appliance::prepare(run, network, &appliance::configuration(network), Lifetime::Ours)?;
+    Ok(Spec { cpu: Cpu::Old, ..spec })
 }
 
 #[test]

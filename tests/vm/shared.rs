@@ -28,8 +28,11 @@ pub fn with(test: impl FnOnce(&mut Shared) -> Result<()>) -> Result<()> {
     let outcome = test(shared);
     if outcome.is_err() {
         shared.lab.run.failed();
-        if let Ok(appliance) = shared.lab.appliance() {
-            appliance.record(&shared.lab.run);
+        // Nobody knows in which state it has left its machines: the next test boots its own.
+        shared.workers.clear();
+        match shared.lab.appliance() {
+            Ok(appliance) => appliance.record(&shared.lab.run),
+            Err(_) => shared.lab.start_appliance().unwrap_or_else(|error| println!("the appliance does not start again: {error:#}")),
         }
     }
     outcome
@@ -58,7 +61,10 @@ impl Shared {
             let spec = self.lab.worker_spec(index)?;
             let worker = self.lab.appliance()?.api.request("GET", &format!("/v1/workers/{}", hostname(index)), None)?;
             let mut served = if worker.status == 200 {
-                // A test may have moved it to another machine.
+                // A test may have failed before it had a disk, or moved it to another machine.
+                if self.lab.appliance()?.api.get(&format!("/v1/workers/{}/disks", hostname(index)))?.pointer("/disks/0").is_none() {
+                    self.lab.operator()?.clone_disk(hostname(index))?;
+                }
                 self.lab.operator()?.rebind(worker::mac_of(index), hostname(index))?;
                 let mut machine = self.lab.power_on(spec)?;
                 let login = worker::wait_for_login(&mut machine, hostname(index), worker::LOGIN_WITHIN)?;

@@ -6,6 +6,7 @@ use kurrent_core::stage1::Credentials;
 use kurrent_core::target::Secret;
 use kurrent_handshake::{Session, VARIABLE_GUID, VARIABLE_SESSION, VARIABLE_SESSION_MASK, report_is_genuine};
 use kurrent_harness::evidence::Run;
+use kurrent_harness::machine::Cpu;
 use kurrent_harness::master;
 use kurrent_harness::process::{Lifetime, Process};
 use kurrent_harness::tools;
@@ -125,8 +126,20 @@ struct Machine {
 fn boot(run: &Run, parts: &Parts, name: &str, initramfs: &Path, line: &str, more: &[String]) -> Result<Machine> {
     let console = run.evidence().join(format!("{name}.console"));
     let mut qemu = Command::new("qemu-system-x86_64");
-    // Without cx16 off, QEMU 7.2's TCG crashes 6.12 kernels now and then.
-    qemu.args(["-nodefaults", "-machine", "q35", "-accel", "tcg", "-cpu", "max,-cx16", "-m", "384", "-display", "none", "-no-reboot"]);
+    qemu.args([
+        "-nodefaults",
+        "-machine",
+        "q35",
+        "-accel",
+        "tcg",
+        "-cpu",
+        Cpu::Usual.flags(),
+        "-m",
+        "384",
+        "-display",
+        "none",
+        "-no-reboot",
+    ]);
     qemu.arg("-serial").arg(format!("file:{}", console.display())).arg("-kernel").arg(&parts.kernel).arg("-initrd").arg(initramfs);
     qemu.args(["-append", &format!("console=ttyS0 panic=-1 loglevel=5 {line}")]).args(more);
     let log = fs::File::create(run.evidence().join(format!("{name}.qemu"))).context("QEMU's log")?;

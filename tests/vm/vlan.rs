@@ -6,6 +6,7 @@ use kurrent_core::id::MacAddr;
 use kurrent_harness::appliance::ADDRESS;
 use kurrent_harness::evidence::Run;
 use kurrent_harness::frame::{self, Dhcp};
+use kurrent_harness::machine::Cpu;
 use kurrent_harness::process::{Lifetime, Process};
 use kurrent_harness::tools::{run, target_dir};
 use kurrent_harness::wire::{Wire, free_group};
@@ -162,7 +163,20 @@ fn a_discover_in_a_vlan_is_answered_in_it_and_other_vlans_are_not() -> Result<()
     let console = lab.evidence().join("vlan.console");
     let mut command = Command::new("qemu-system-x86_64");
     // As the lab's machines (harness::machine), but for firmware and disk.
-    command.args(["-nodefaults", "-accel", "tcg", "-cpu", "max,-cx16", "-machine", "q35", "-m", "256", "-display", "none", "-no-reboot"]);
+    command.args([
+        "-nodefaults",
+        "-accel",
+        "tcg",
+        "-cpu",
+        Cpu::Usual.flags(),
+        "-machine",
+        "q35",
+        "-m",
+        "256",
+        "-display",
+        "none",
+        "-no-reboot",
+    ]);
     command.arg("-kernel").arg(kernel).arg("-initrd").arg(image).args(["-append", "console=ttyS0 quiet panic=-1"]);
     command.args(["-netdev", &format!("socket,id=net0,mcast={group},localaddr={}", Ipv4Addr::LOCALHOST)]);
     command.args(["-device", &format!("virtio-net-pci,netdev=net0,romfile=,mac={}", MacAddr(SERVER_MAC)), "-device", "virtio-rng-pci"]);

@@ -87,7 +87,7 @@ fn two_workers_boot_at_once_and_each_has_its_own_disk() -> Result<()> {
         }
         for index in [1, 2] {
             let (_, served) = shared.worker(index)?;
-            worker::wait_for_login(&mut served.machine, hostname(index), LOGIN_WITHIN * 2)?;
+            worker::wait_for_login(&mut served.machine, hostname(index), LOGIN_WITHIN)?;
             worker::log_in(&mut served.machine)?;
         }
         for index in [1, 2] {

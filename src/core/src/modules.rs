@@ -19,11 +19,21 @@ pub struct Sources<'a> {
     pub builtin: &'a str,
 }
 
+/// A file to hand to the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleFile {
+    /// Below `/lib/modules/<release>`.
+    pub path: String,
+    /// Not needed are soft dependencies (`modules.softdep`): the kernel may refuse them, as it does `crc32c-intel`, which btrfs
+    /// would like, on a CPU without SSE 4.2.
+    pub needed: bool,
+}
+
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolved {
-    /// Files under `/lib/modules/<release>`, in the order in which they must be loaded; dependencies first.
-    Files(Vec<String>),
+    /// In the order in which they must be loaded; dependencies first.
+    Files(Vec<ModuleFile>),
     /// Compiled into the kernel: nothing to do.
     Builtin,
     /// No module of this tree.
@@ -131,39 +141,41 @@ impl ModuleIndex {
         let mut files = Vec::new();
         let mut seen = BTreeSet::new();
         for name in &names {
-            self.collect(name, &mut files, &mut seen);
+            self.collect(name, true, &mut files, &mut seen);
         }
         if files.is_empty() { Resolved::Unknown } else { Resolved::Files(files) }
     }
 
     /// Adds the module and what it needs. `seen` also ends circles of soft dependencies.
-    fn collect(&self, name: &str, files: &mut Vec<String>, seen: &mut BTreeSet<String>) {
+    fn collect(&self, name: &str, needed: bool, files: &mut Vec<ModuleFile>, seen: &mut BTreeSet<String>) {
         let Some(module) = self.modules.get(name) else { return };
+        let own = || module.needs.iter().rev().chain([&module.file]);
         if !seen.insert(name.to_owned()) {
+            for file in files.iter_mut().filter(|file| own().any(|path| *path == file.path)) {
+                file.needed |= needed;
+            }
             return;
         }
         let soft = self.soft.get(name);
         // A soft dependency may be an alias (`crypto-crc32c`), or be missing: both are fine.
-        let mut collect_soft = |list: fn(&SoftDependencies) -> &Vec<String>, files: &mut Vec<String>| {
+        let mut collect_soft = |list: fn(&SoftDependencies) -> &Vec<String>, files: &mut Vec<ModuleFile>| {
             for other in soft.map(list).into_iter().flatten() {
                 if self.modules.contains_key(other) {
-                    self.collect(other, files, seen);
+                    self.collect(other, false, files, seen);
                 } else {
                     let targets = self.aliases.iter().filter(|(pattern, _)| matches(pattern.as_bytes(), other.as_bytes()));
                     for (_, target) in targets {
-                        self.collect(target, files, seen);
+                        self.collect(target, false, files, seen);
                     }
                 }
             }
         };
         collect_soft(|soft| &soft.before, files);
-        for need in module.needs.iter().rev() {
-            if !files.contains(need) {
-                files.push(need.clone());
+        for path in own() {
+            match files.iter_mut().find(|file| file.path == *path) {
+                Some(file) => file.needed |= needed,
+                None => files.push(ModuleFile { path: path.clone(), needed }),
             }
-        }
-        if !files.contains(&module.file) {
-            files.push(module.file.clone());
         }
         collect_soft(|soft| &soft.after, files);
     }
@@ -281,8 +293,10 @@ mod tests {
         assert_eq!(index.resolve(name), expected, "{name}");
     }
 
+    /// Those with a `?` may be refused.
     fn files(list: &[&str]) -> Resolved {
-        Resolved::Files(list.iter().map(|file| (*file).to_owned()).collect())
+        let file = |path: &&str| ModuleFile { path: path.trim_end_matches('?').to_owned(), needed: !path.ends_with('?') };
+        Resolved::Files(list.iter().map(file).collect())
     }
 
     #[test]
@@ -297,16 +311,17 @@ mod tests {
     #[test]
     fn soft_dependencies_go_around_the_module_and_may_be_missing_or_circular() {
         let btrfs = files(&[
-            "kernel/arch/x86/crypto/crc32c-intel.ko.xz",
+            "kernel/arch/x86/crypto/crc32c-intel.ko.xz?",
+            // Asked for softly first, and needed after all.
             "kernel/lib/libcrc32c.ko.xz",
             "kernel/crypto/xor.ko.xz",
             "kernel/lib/raid6/raid6_pq.ko.xz",
             "kernel/fs/btrfs/btrfs.ko.xz",
-            "kernel/a.ko",
-            "kernel/b.ko.zst",
+            "kernel/a.ko?",
+            "kernel/b.ko.zst?",
         ]);
         check("fs-btrfs", btrfs);
-        check("a", files(&["kernel/b.ko.zst", "kernel/a.ko"]));
+        check("a", files(&["kernel/b.ko.zst?", "kernel/a.ko"]));
     }
 
     #[test]

@@ -41,9 +41,9 @@ pub(super) const LIMITS: Limits = Limits {
     read: Duration::from_secs(15),
     stall: Duration::from_secs(60),
     lifetime: Duration::from_secs(1800),
+    // A master of many gigabytes takes its time.
+    least: 1 << 20,
 };
-/// A connection that carried so much in one [`Limits::lifetime`] may have another: a master of many gigabytes takes its time.
-const LEAST_OCTETS: u64 = 1 << 20;
 const MAX_HEAD_OCTETS: usize = 16 * 1024;
 /// After a failed accept (no file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -176,10 +176,10 @@ impl Carried {
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(From { peer, tls });
             let (answer, octets) = (service.call(request), Arc::clone(&counted));
-            async move { answer.await.map(|response| with_events_moving(response, octets)) }
+            async move { answer.await.map(|response| with_events_moving(response, octets, limits.least)) }
         });
         let connection = watcher.watch(http.serve_connection(TokioIo::new(stream), service));
-        match limits::while_it_moves(connection, &octets, LEAST_OCTETS, limits.lifetime).await {
+        match limits::while_it_moves(connection, &octets, limits.least, limits.lifetime).await {
             Some(Ok(())) => {}
             Some(Err(error)) => tracing::debug!(%peer, "API connection: {error}"),
             None => tracing::debug!(%peer, "API: connection lived too long"),
@@ -189,14 +189,14 @@ impl Carried {
 
 /// Each event of a stream, also one that only keeps it alive, counts as movement: it is quiet by nature. A peer that takes none
 /// is cut off by [`Limits::stall`].
-fn with_events_moving(response: Response, octets: Arc<AtomicU64>) -> Response {
+fn with_events_moving(response: Response, octets: Arc<AtomicU64>, least: u64) -> Response {
     let is_events = |kind: &HeaderValue| kind.as_bytes().starts_with(b"text/event-stream");
     if !response.headers().get(CONTENT_TYPE).is_some_and(is_events) {
         return response;
     }
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            octets.fetch_add(LEAST_OCTETS, Ordering::Relaxed);
+            octets.fetch_add(least, Ordering::Relaxed);
             frame
         }))
     })

@@ -49,6 +49,8 @@ pub const LIMITS: Limits = Limits {
     read: Duration::from_secs(15),
     stall: Duration::from_secs(60),
     lifetime: Duration::from_secs(1800),
+    // A large image over a slow network takes its time.
+    least: 1 << 20,
 };
 
 /// What all connections share, on whatever address they came in.

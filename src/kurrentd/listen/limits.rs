@@ -23,8 +23,10 @@ pub struct Limits {
     pub read: Duration,
     /// A peer that takes nothing for so long is gone.
     pub stall: Duration,
-    /// No connection lives longer: a peer that takes one octet a minute would hold it for ever.
+    /// No connection lives longer, unless it carries [`Self::least`]: a peer that takes one octet a minute would hold it for ever.
     pub lifetime: Duration,
+    /// A connection that carried so many octets in one [`Self::lifetime`] may have another.
+    pub least: u64,
 }
 
 /// Connections that may be open at once. Cheap to clone.

@@ -246,14 +246,13 @@ fn a_former_device_that_is_not_free_any_more_gets_nothing_back_and_that_is_said(
         [(Change::Revoke { mac: A }, "was revoked"), (Change::Bind { mac: A, worker: worker("w2"), force: false }, "has Worker w2 now")]
     {
         let daemon = Daemon::new();
-        let job = daemon.migrate(Duration::ZERO, Duration::from_secs(2)).unwrap();
+        let job = daemon.migrate(Duration::ZERO, LONG).unwrap();
         daemon.wait("the rebind", || daemon.noted());
         daemon.change(change);
-        let ended = daemon.ended(&job);
-        assert_eq!(ended.code, Some("rolled_back"));
-        let detail = ended.detail.unwrap();
-        assert!(detail.contains(word) && detail.contains("bind one to it"), "{detail}");
-        assert_eq!(daemon.holder(), None);
+        let ended = daemon.runtime.block_on(daemon.shared.storage.jobs().cancel(&job)).unwrap();
+        assert_eq!(ended.state, JobState::Cancelled);
+        assert!(ended.warning.contains(word) && ended.warning.contains("bind one to it"), "{}", ended.warning);
+        assert_eq!((daemon.holder(), daemon.noted()), (None, false));
     }
 }
 
@@ -341,8 +340,9 @@ fn a_daemon_that_is_killed_goes_on_from_what_is_in_the_ledger() {
     assert_eq!((daemon.holder(), daemon.noted(), daemon.shared.storage.jobs().views().len()), (Some(B), false, 0));
     // The time for the proof runs out while nobody is there.
     daemon.wait("the target", || daemon.shared.target.observation().looked);
-    daemon.migrate_to("w1", A, Duration::ZERO, Duration::from_millis(1500)).unwrap();
-    daemon.wait("the rebind", || daemon.noted());
+    let job = daemon.migrate_to("w1", A, Duration::ZERO, Duration::from_millis(1500)).unwrap();
+    // On a slow machine it is over before it was seen.
+    daemon.wait("the rebind", || daemon.noted() || daemon.job(&job).state.is_final());
     let daemon = daemon.killed();
     daemon.wait("the way back", || !daemon.noted());
     assert_eq!(daemon.holder(), Some(B));

@@ -1,4 +1,5 @@
 use super::*;
+use kurrent_core::time::Mono;
 use std::os::unix::fs::PermissionsExt;
 
 const PASSWORD: &str = "correct horse battery";
@@ -20,6 +21,18 @@ fn code<T>(result: Result<T, PeopleError>) -> String {
         Ok(_) => String::new(),
         Err(PeopleError::Refused(refused)) => refused.code.to_owned(),
         Err(other) => format!("{other:?}").split(['(', ' ']).next().unwrap_or_default().to_owned(),
+    }
+}
+
+impl PeopleStore {
+    /// How long this attempt would have had to wait at this time.
+    pub(crate) fn pause(&self, attempt: Attempt<'_>, at: Mono) -> Option<Duration> {
+        self.lockout().begin(attempt, at).err()
+    }
+
+    /// A failure of an hour ahead: until then every attempt is refused, however slow the test is.
+    pub(crate) fn lock_out(&self, attempt: Attempt<'_>) {
+        let _ = self.lockout().begin(attempt, clock::now().mono.after(Duration::from_hours(1))).unwrap();
     }
 }
 
@@ -93,8 +106,14 @@ async fn sessions_are_read_back_by_the_next_start_and_nothing_secret_is_in_a_fil
 #[tokio::test]
 async fn a_wrong_password_costs_a_pause_and_a_name_that_is_not_there_costs_the_same() {
     let Bench { people, folder: _folder } = bench().await;
-    for (user, last) in [("ada", 1), ("nobody", 2), ("../x", 3)] {
+    for (user, counted, last) in [("ada", "ada", 1), ("nobody", "nobody", 2), ("../x", "?", 3)] {
+        let attempt = Attempt { user: counted, address: [192, 0, 2, last].into(), side: Side::Elsewhere };
+        let before = clock::now().mono;
         assert_eq!(code(people.log_in(log_in(user, "wrong wrong wrong", [192, 0, 2, last])).await), "password_wrong", "{user}");
+        // It counts from when the attempt began, and may be over by now.
+        let pause = people.pause(attempt, before);
+        assert!(pause.is_some_and(|p| p >= Duration::from_secs(1)), "{user}: {pause:?}");
+        people.lock_out(attempt);
         assert_eq!(code(people.log_in(log_in(user, PASSWORD, [192, 0, 2, last])).await), "LockedOut", "{user}");
     }
 }
@@ -195,11 +214,12 @@ async fn in_flight<T: Send + 'static>(
     last: u8,
     work: impl Future<Output = T> + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
+    let before = clock::now().mono;
     let work = tokio::spawn(work);
     let attempt = Attempt { user: "olga", address: [192, 0, 2, last].into(), side: Side::Elsewhere };
-    // Another one from there has to wait then, for a second: looked at much more often than that.
+    // Another one from there has to wait then, and one of before it for ever: the pause is over only after its begin.
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    while let Ok(begun) = { people.0.lockout.lock().unwrap().begin(attempt, clock::now().mono) } {
+    while let Ok(begun) = { people.0.lockout.lock().unwrap().begin(attempt, before) } {
         people.0.lockout.lock().unwrap().withdrawn(begun);
         assert!(std::time::Instant::now() < deadline, "no attempt was begun");
         tokio::task::yield_now().await;

@@ -340,7 +340,8 @@ async fn a_kernel_without_target_is_a_fault_in_words() {
         Kernel { nvmet: Nvmet::new(bench.folder.path().join("none"), Box::new(kurrent_sys::configfs::RealKernel)), tcp: "/none".into() };
     tokio::spawn(serve(bench.shared.clone(), kernel));
     let bound = bench.bind(A, "w1").await;
-    let why = bench.shared.target.settled(bound, Duration::from_millis(500)).await.unwrap_err();
+    bench.shared.target.followed(bound, WITHIN).await.unwrap();
+    let why = bench.shared.target.settled(bound, Duration::ZERO).await.unwrap_err();
     assert!(why.contains("not available on this kernel"), "{why}");
     assert!(bench.shared.faults.list().iter().any(|f| f.contains("not available")));
 }

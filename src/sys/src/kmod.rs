@@ -75,12 +75,13 @@ impl ModuleTree {
         Self::open(&Path::new("/lib/modules").join(release))
     }
 
-    /// Loads what a module name or alias stands for, with everything it needs. What is there already is fine.
+    /// Loads what a module name or alias stands for, with everything it needs. What is there already is fine, and so is a soft
+    /// dependency that the kernel refuses.
     pub fn load(&self, name: &str) -> Result<(), KmodError> {
         self.load_with(name, "")
     }
 
-    /// The same with module parameters (`queue_depth=64`) for the last file: the module itself.
+    /// The same with module parameters (`queue_depth=64`) for the last needed file: the module itself.
     pub fn load_with(&self, name: &str, parameters: &str) -> Result<(), KmodError> {
         let files = match self.index.resolve(name) {
             Resolved::Builtin => return Ok(()),
@@ -88,11 +89,13 @@ impl ModuleTree {
             Resolved::Files(files) => files,
         };
         // An alias may name several drivers of which one refuses (no such hardware): the others still get their turn.
+        let itself = files.iter().rposition(|file| file.needed);
         let mut first_fault = None;
         for (position, file) in files.iter().enumerate() {
-            let own = if position + 1 == files.len() { parameters } else { "" };
-            if let Err(fault) = load_file(&self.root.join(file), own) {
-                first_fault.get_or_insert(fault);
+            let own = if Some(position) == itself { parameters } else { "" };
+            match load_file(&self.root.join(&file.path), own) {
+                Err(fault) if file.needed => _ = first_fault.get_or_insert(fault),
+                Ok(()) | Err(_) => {}
             }
         }
         first_fault.map_or(Ok(()), Err)
@@ -241,6 +244,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fault = ModuleTree::open(folder.path()).unwrap_err().to_string();
         assert!(fault.contains("modules.dep"), "{fault}");
+    }
+
+    /// A PC without SSE 4.2 did not come up: `crc32c-intel` is not for it, and so `modprobe fs-btrfs` failed with btrfs loaded.
+    #[test]
+    fn a_refused_soft_dependency_is_no_fault_of_the_module() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("modules.dep"), "btrfs.ko: xor.ko\ncrc32c-intel.ko:\nxor.ko:\n").unwrap();
+        fs::write(folder.path().join("modules.softdep"), "softdep btrfs pre: crc32c-intel\n").unwrap();
+        let fault = ModuleTree::open(folder.path()).unwrap().load("btrfs").unwrap_err().to_string();
+        assert!(fault.contains("xor.ko"), "neither file is there, and only the needed one is told: {fault}");
     }
 
     #[test]

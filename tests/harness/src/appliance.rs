@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::evidence::Run;
-use crate::machine::{self, Attachment, Firmware, Machine, Nic, OptionRom, Spec};
+use crate::machine::{self, Attachment, Cpu, Firmware, Machine, Nic, OptionRom, Spec};
 use crate::netns::BootNetwork;
 use crate::process::Lifetime;
 use crate::tools::{self, run};
@@ -116,6 +116,7 @@ impl Appliance {
         Ok(Spec {
             name: "appliance".into(),
             memory_mib: MEMORY_MIB,
+            cpu: Cpu::Usual,
             disk: Some(disk),
             firmware: Firmware::Uefi(lab.scratch().join("appliance.vars")),
             firmware_settings: Vec::new(),
@@ -144,9 +145,10 @@ impl Appliance {
         wait_until("the CA's fingerprint on the screen", SERVES_WITHIN, || Ok(shown().is_some()))?;
         let ca = shown().context("the CA's fingerprint")?;
         let api = Api { address: api_address, token: String::new(), netns, ca: Some(ca) };
+        let deadline = Instant::now() + SERVES_WITHIN;
         let api = loop {
             match api.clone().logged_in(first_run.as_deref()) {
-                Err(_) if machine.started.elapsed() < SERVES_WITHIN => std::thread::sleep(Duration::from_millis(200)),
+                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(200)),
                 other => break other,
             }
         };

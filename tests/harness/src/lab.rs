@@ -22,6 +22,7 @@ pub struct Lab {
     pub network: Network,
     /// Its appliance; `None` only while it is powered off.
     appliance: Option<Appliance>,
+    appliance_spec: Spec,
     lifetime: Lifetime,
 }
 
@@ -53,7 +54,8 @@ impl Lab {
     fn boot(name: &str, network: Network, lifetime: Lifetime) -> Result<Self> {
         let run = Run::new(name)?;
         let appliance = Appliance::boot(&run, &network, &appliance::configuration(&network), lifetime)?;
-        Ok(Self { run, network, appliance: Some(appliance), lifetime })
+        let appliance_spec = appliance.machine.spec().clone();
+        Ok(Self { run, network, appliance: Some(appliance), appliance_spec, lifetime })
     }
 
     /// The appliance.
@@ -75,6 +77,12 @@ impl Lab {
     /// Takes the appliance, to switch it off.
     pub fn take_appliance(&mut self) -> Result<Appliance> {
         self.appliance.take().context("the appliance is off")
+    }
+
+    /// Starts the one that was taken and did not come back, from its disk.
+    pub fn start_appliance(&mut self) -> Result<()> {
+        self.appliance = Some(Appliance::start(&self.run, &self.network, self.appliance_spec.clone())?);
+        Ok(())
     }
 
     /// Gives it back.

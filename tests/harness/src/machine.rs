@@ -52,6 +52,28 @@ pub enum Firmware {
     Bios,
 }
 
+/// Which PC, to its programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cpu {
+    /// All that TCG has, but for what is slow or broken there.
+    Usual,
+    /// The same without SSE 4.2: a PC from before 2008.
+    Old,
+}
+
+impl Cpu {
+    /// For `-cpu`. Without cx16 off, QEMU 7.2's TCG crashes 6.12 kernels now and then (double fault, invalid opcode at boot). Others
+    /// are off because guests that have them are slower: TCG copies single octets where `rep movsb` is said to be fast (`erms`),
+    /// and takes some hundred instructions for one of AES or of GCM's hash (`aes`, `pclmulqdq`).
+    #[must_use]
+    pub fn flags(self) -> &'static str {
+        match self {
+            Self::Usual => "max,-cx16,-erms,-aes,-pclmulqdq",
+            Self::Old => "max,-cx16,-erms,-aes,-pclmulqdq,-sse4.2",
+        }
+    }
+}
+
 /// What boots from a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionRom {
@@ -79,6 +101,8 @@ pub struct Spec {
     pub name: String,
     /// Memory in MiB.
     pub memory_mib: u32,
+    /// See [`Cpu`]; x86-64 only.
+    pub cpu: Cpu,
     /// Boot disk, raw.
     pub disk: Option<PathBuf>,
     /// See [`Firmware`].
@@ -257,11 +281,6 @@ fn captures(run: &Run, spec: &Spec) -> Vec<PathBuf> {
     (0..spec.nics.len()).map(|nic| name(start, nic)).collect()
 }
 
-/// Without cx16 off, QEMU 7.2's TCG crashes 6.12 kernels now and then (double fault, invalid opcode at boot). The others are off
-/// because a guest that has them is slower: TCG copies single octets where `rep movsb` is said to be fast (`erms`), and takes some
-/// hundred instructions for one of AES or of GCM's hash (`aes`, `pclmulqdq`).
-const CPU: &str = "max,-cx16,-erms,-aes,-pclmulqdq";
-
 fn command(run: &Run, spec: &Spec, captures: &[PathBuf]) -> Command {
     let netns = spec.nics.iter().find_map(|nic| match &nic.attachment {
         Attachment::Tap { netns, .. } => Some(netns.clone()),
@@ -281,7 +300,7 @@ fn command(run: &Run, spec: &Spec, captures: &[PathBuf]) -> Command {
     };
     command.args(["-nodefaults", "-accel", "tcg", "-display", "none", "-m", &spec.memory_mib.to_string(), "-uuid", &spec.uuid]);
     command.args(["-smbios", &format!("type=1,manufacturer=Kurrent lab,product=QEMU,serial={}", spec.name)]);
-    let pc = ["-cpu", CPU, "-device", "VGA", "-machine"];
+    let pc = ["-cpu", spec.cpu.flags(), "-device", "VGA", "-machine"];
     let stores = |[code, ..]: [&str; 3], variables: &Path| {
         [format!("if=pflash,format=raw,unit=0,readonly=on,file={code}"), format!("if=pflash,format=raw,unit=1,file={}", value(variables))]
             .map(|store| ["-drive".to_owned(), store])

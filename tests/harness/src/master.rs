@@ -73,6 +73,12 @@ const FILES: &[(&str, &str)] = &[
     ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
     ("etc/fstab", "LABEL=root / ext4 defaults,errors=remount-ro 0 1\n"),
     ("etc/systemd/journald.conf.d/lab.conf", "[Journal]\nStorage=volatile\n"),
+    // udev looks at what tests look at: all the devices of a PC cost ten seconds of each boot under emulation.
+    (
+        "etc/systemd/system/systemd-udev-trigger.service.d/lab.conf",
+        "[Service]\nExecStart=\nExecStart=udevadm trigger --action=add --subsystem-match=block --subsystem-match=net\n\
+         ExecStart=udevadm trigger --action=add --sysname-match=ttyS0\n",
+    ),
 ];
 
 /// `target/lab/debian_tpl_12.img`, built when it is missing or its recipe has changed.
@@ -138,7 +144,7 @@ fn build(dir: &Path, image: &Path) -> Result<()> {
 fn tree_script(tree: &Path, tar: &Path, image: &Path) -> String {
     let tree = tools::quoted(tree);
     let mut text = format!("rm -rf {tree}; mkdir {tree}; tar -C {tree} -xf {}\ncd {tree}\n", tools::quoted(tar));
-    text.push_str("mkdir -p etc/systemd/system etc/systemd/journald.conf.d\n");
+    text.push_str("mkdir -p etc/systemd/system/systemd-udev-trigger.service.d etc/systemd/journald.conf.d\n");
     for unit in MASKED {
         let _ = writeln!(text, "ln -sf /dev/null etc/systemd/system/{unit}");
     }

@@ -23,7 +23,9 @@ pub fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("start {name} (`make deps` installs what the lab needs)"))?;
     if !output.status.success() {
         let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
-        bail!("{command:?} failed ({}): {}", output.status, String::from_utf8_lossy(&said).trim());
+        // Not its environment, where the lab's token is.
+        let arguments: Vec<_> = command.get_args().collect();
+        bail!("{name} {arguments:?} failed ({}): {}", output.status, String::from_utf8_lossy(&said).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -2,23 +2,24 @@
 
 use crate::appliance::{Appliance, Network};
 use crate::evidence::Run;
-use crate::machine::{Firmware, Machine, Nic, OptionRom, Spec};
+use crate::machine::{Cpu, Firmware, Machine, Nic, OptionRom, Spec};
 use crate::process::Lifetime;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use kurrent_core::id::MacAddr;
 use serde_json::Value;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Enough for Debian by switch_root; 512 MiB also works, closer to the edge.
 pub const MEMORY_MIB: u32 = 768;
 /// Power-on to the first report; about 10 s on an idle machine.
 pub const REPORTS_WITHIN: Duration = Duration::from_secs(120);
-/// Bound to a login prompt; about 30 s on an idle machine.
-pub const LOGIN_WITHIN: Duration = Duration::from_secs(240);
+/// Power-on to a login prompt; about 30 s on an idle machine, and three minutes beside four others.
+pub const LOGIN_WITHIN: Duration = Duration::from_secs(480);
 /// A shell command on a console under emulation.
 pub const SHELL_WITHIN: Duration = Duration::from_secs(60);
 
-/// A read of one block over the network, under emulation.
+/// A read of one block over the network, under emulation, when the disk is there.
 const DISK_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The MAC of worker `index` (0 to 255).
@@ -26,12 +27,13 @@ pub fn mac_of(index: u8) -> MacAddr {
     MacAddr([0x52, 0x54, 0x00, 0x77, 0x00, index])
 }
 
-/// The machine specification of worker `index`: MAC, UUID and firmware store are its own.
+/// The machine specification of worker `index`: MAC, UUID and firmware store are its own. Every second one is an old PC.
 pub fn spec(lab: &Run, network: &Network, index: u8, lifetime: Lifetime) -> Result<Spec> {
     let mac = mac_of(index);
     Ok(Spec {
         name: format!("worker{index}"),
         memory_mib: MEMORY_MIB,
+        cpu: if index.is_multiple_of(2) { Cpu::Old } else { Cpu::Usual },
         disk: None,
         firmware: Firmware::Uefi(lab.scratch().join(format!("worker{index}.vars"))),
         firmware_settings: Vec::new(),
@@ -66,16 +68,28 @@ pub fn check_root_device(machine: &mut Machine) -> Result<String> {
     Ok(source)
 }
 
-/// Whether a read of the disk itself (no cache) succeeds now. A read that hangs counts as one that does not.
-pub fn reads_disk(machine: &mut Machine) -> Result<bool> {
+/// A read of the disk itself (no cache) must succeed.
+pub fn check_reads_disk(machine: &mut Machine) -> Result<()> {
+    let answer = read_disk(machine)?;
+    machine.console.wait_for(&answer, SHELL_WITHIN).context("the worker can not read its disk").map(drop)
+}
+
+/// A read of the disk itself (no cache) must not succeed. One that hangs does not.
+pub fn check_reads_no_disk(machine: &mut Machine) -> Result<()> {
+    let answer = read_disk(machine)?;
+    ensure!(machine.console.wait_for(&answer, DISK_ANSWERS_WITHIN).is_err(), "the worker reads its disk");
+    // The machine itself must still be there; only then was it the disk that did not answer.
+    machine.console.shell("true", SHELL_WITHIN).map(drop)
+}
+
+/// Begins a read; what the console shows when the disk has answered. Each read has a number: an answer may come late.
+fn read_disk(machine: &mut Machine) -> Result<String> {
+    static READS: AtomicU32 = AtomicU32::new(0);
+    let number = READS.fetch_add(1, Ordering::Relaxed);
     // In the background: a read of a dead disk can not even be killed, and the shell must stay usable.
     let read = "dd if=/dev/nvme0n1 of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null";
-    machine.console.send_line(&format!("( {read} && echo disk-''answered ) &"))?;
-    match machine.console.wait_for("disk-answered", DISK_ANSWERS_WITHIN) {
-        Ok(_) => Ok(true),
-        // The machine itself must still be there; only then was it the disk that did not answer.
-        Err(_) => machine.console.shell("true", SHELL_WITHIN).map(|_| false),
-    }
+    machine.console.send_line(&format!("( {read} && echo disk-''answered-{number}. ) &"))?;
+    Ok(format!("disk-answered-{number}."))
 }
 
 /// Waits until the appliance has this device in `state`.

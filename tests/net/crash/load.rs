@@ -5,7 +5,7 @@
 //! invariants hold.
 
 use super::check::{all, invariants, readable, text};
-use crate::net::Net;
+use crate::net::{Net, wait_for};
 use anyhow::{Context, Result, bail, ensure};
 use kurrent_harness::api::{Answer, Api};
 use kurrent_harness::netns;
@@ -22,8 +22,10 @@ const ACTORS: u8 = 16;
 const CONTENDERS: u8 = 3;
 const OWN: u8 = 3;
 const SHARED: u8 = 2;
-/// A round ends somewhere in between, also with nothing done.
+/// A round ends somewhere in between, but on a slow disk not before something was done.
 const ROUND_MS: std::ops::Range<u64> = 300..2500;
+/// So many changes are acknowledged in each round.
+const ROUND_CHANGES: usize = 16;
 
 /// Xorshift (Marsaglia 2003): the order of an actor's requests depends on its seed alone.
 struct Random(u64);
@@ -334,6 +336,7 @@ fn run_round(
     kill: impl FnOnce(),
 ) -> Result<Vec<Actor>> {
     let stop = Arc::new(AtomicBool::new(false));
+    let enough = done.load(Ordering::Relaxed) + ROUND_CHANGES;
     // Each client lives in the namespace for the whole round.
     let inside = Api { netns: None, ..api.clone() };
     let name = net.netns().to_owned();
@@ -353,10 +356,13 @@ fn run_round(
         .collect();
     let until = Instant::now() + Duration::from_millis(ROUND_MS.start + random.below(ROUND_MS.end - ROUND_MS.start));
     std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    let worked = wait_for("enough changes in a round", || done.load(Ordering::Relaxed) >= enough);
     kill();
     stop.store(true, Ordering::Relaxed);
     for contender in contenders {
         contender.join().map_err(|_| anyhow::anyhow!("a contender panicked"))??;
     }
-    workers.into_iter().map(|w| w.join().map_err(|_| anyhow::anyhow!("an actor panicked"))?).collect()
+    let actors = workers.into_iter().map(|w| w.join().map_err(|_| anyhow::anyhow!("an actor panicked"))?).collect::<Result<Vec<_>>>()?;
+    // After what an actor has to say, which may be why.
+    worked.map(|()| actors)
 }

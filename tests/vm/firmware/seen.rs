@@ -31,9 +31,11 @@ impl Seen {
         self.frames.iter().filter(|frame| frame.get(6..12) == Some(&MAC.0[..]))
     }
 
-    /// Frames of the machine that hold these octets.
+    /// How often the machine has sent these octets over TCP.
     pub fn asked(&self, octets: &[u8]) -> usize {
-        self.sent().filter(|frame| holds(frame, octets)).count()
+        // Of a connection, not of its frames: TCP sends again what is not acknowledged at once.
+        let streams = kurrent_harness::frame::streams(self.sent().map(Vec::as_slice));
+        streams.values().map(|sent| sent.windows(octets.len()).filter(|window| *window == octets).count()).sum()
     }
 
     /// Read requests of the machine for this file over TFTP (RFC 1350), by IPv4 and by IPv6.

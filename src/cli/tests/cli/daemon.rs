@@ -4,6 +4,7 @@ use serde_json::Value;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -31,8 +32,18 @@ pub fn kurrentd() -> PathBuf {
     beside
 }
 
+/// A port that nobody else is given, also while its daemon starts again: those that the kernel hands out begin at 32768, and each
+/// process of tests begins somewhere else below.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + 100 * u16::try_from(std::process::id() % 120).unwrap();
+    loop {
+        let port = first + TAKEN.fetch_add(1, Ordering::Relaxed);
+        assert!(port < 32_768, "no port is free");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl Daemon {

@@ -35,18 +35,19 @@ async fn changes_are_told_to_who_listens_and_stopping_lets_them_go() {
 
 #[tokio::test]
 async fn a_stream_of_few_events_outlives_what_a_silent_connection_has() {
-    let lifetime = Duration::from_millis(1500);
-    let api = server_with(tempfile::tempdir().unwrap(), Limits { lifetime, ..serve::LIMITS }).await;
+    let lifetime = Duration::from_secs(2);
+    // What an upload must carry to live on is far more than all events here.
+    let api = server_with(tempfile::tempdir().unwrap(), Limits { lifetime, least: 1 << 40, ..serve::LIMITS }).await;
     let mut stream = listen(&api).await;
     let begun = std::time::Instant::now();
     for number in 0.. {
         let worker = format!("w{number}");
         api.shared.ledger.submit(kurrent_core::ledger::Change::CreateWorker { worker: worker.parse().unwrap() }, "test").await.unwrap();
-        // Far less than what an upload must carry to live on.
         until(&mut stream, &format!("\"{worker}\"")).await;
         if begun.elapsed() > lifetime * 3 {
             break;
         }
-        tokio::time::sleep(lifetime / 5).await;
+        // Many in each lifetime: a stall must not make it silent.
+        tokio::time::sleep(lifetime / 50).await;
     }
 }

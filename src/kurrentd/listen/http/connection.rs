@@ -19,8 +19,6 @@ use tokio::net::TcpStream;
 const CHUNK_BYTES: usize = 2048;
 /// RFC 9110 section 10.1.1.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// A connection that carried so much in one [`limits::Limits::lifetime`] may have another: a large image over a slow network.
-const LEAST_OCTETS: u64 = 1 << 20;
 /// How long, and for how many octets, a peer may go on sending after our last word. Closed at once, the kernel would tell it to forget
 /// that word (RFC 9112 section 9.6).
 const LINGER: Duration = Duration::from_secs(2);
@@ -34,7 +32,7 @@ pub const HELD_BYTES: usize = MAX_HEAD_BYTES + 2 * CHUNK_BYTES + MAX_FORM_BYTES 
 /// Serves a connection to its end, or until it has to give way.
 pub async fn serve(server: &Server, stream: TcpStream, address: IpAddr, progress: &Progress) {
     let connection = Connection { server, stream, address, progress, input: Vec::new(), output: String::new() };
-    let serving = limits::while_it_moves(connection.run(), &progress.moved, LEAST_OCTETS, server.limits.lifetime);
+    let serving = limits::while_it_moves(connection.run(), &progress.moved, server.limits.least, server.limits.lifetime);
     let ended = tokio::select! {
         ended = serving => ended,
         () = progress.gives_way() => return server.warn("gives-way", "no place for another connection: those that got nowhere for longest end"),

@@ -40,8 +40,10 @@ async fn a_boot_is_not_answered_while_a_connection_of_an_earlier_one_lives() {
     boots(&bench).await.unwrap();
     bench.connections(&[ADDRESS_OF_A]);
     let refused = boots(&bench).await.err().unwrap();
-    assert!(refused.contains("still open"), "{refused}");
-    assert_closed(&bench.shared.target.observation());
+    // The pass waits for the connection to go; a boot does not wait longer for a slow one.
+    assert!(refused.contains("still open") || refused.contains("has not followed yet"), "{refused}");
+    bench.shared.target.followed(epoch(&bench), WITHIN).await.unwrap();
+    assert_blocked(&bench.shared.target.observation());
     // Asked again it cuts nobody anew.
     let was = epoch(&bench);
     assert!(boots(&bench).await.is_err());
@@ -58,9 +60,11 @@ async fn of_two_boots_at_one_moment_one_is_told_to_ask_again() {
     let boot = || begin(bench.shared.clone(), ledger.clone(), facts(A, ADDRESS_OF_A));
     let (one, other) = tokio::join!(boot(), boot());
     let (granted, refused) = if one.is_ok() { (one, other) } else { (other, one) };
-    let why = refused.err().unwrap();
-    assert!(why.contains("ask again"), "{why}");
     assert_eq!(bench.shared.target.ready(&granted.unwrap()), Ok(()));
+    let why = refused.err().unwrap();
+    // The later one may look when the earlier one has the disk already.
+    let transient = ["ask again", "not ready yet", "not exported yet"];
+    assert!(transient.iter().any(|word| why.contains(word)), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

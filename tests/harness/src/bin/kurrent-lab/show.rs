@@ -88,10 +88,10 @@ fn revoke(lab: &Lab, served: &mut Served, progress: &Progress) -> Result<()> {
     let Network::Multicast(group) = lab.network else { anyhow::bail!("the tour runs on the multicast network") };
     let mut wire = Wire::on_multicast(group)?;
     let mac = worker::mac(served.machine.spec());
-    ensure!(worker::reads_disk(&mut served.machine)?, "the worker can not read its disk before it is revoked");
+    worker::check_reads_disk(&mut served.machine)?;
     lab.operator()?.revoke(mac)?;
     progress.say(&format!("{mac} revoked while it runs"));
-    ensure!(!worker::reads_disk(&mut served.machine)?, "the revoked worker still reads its disk");
+    worker::check_reads_no_disk(&mut served.machine)?;
     progress.say("its live session is cut: a read of its disk no longer succeeds");
 
     served.machine.reset()?;
