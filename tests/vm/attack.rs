@@ -17,7 +17,7 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 /// From the refusal to the audit line and the screen.
-const SHOWN_WITHIN: Duration = Duration::from_secs(20);
+const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 /// A DISCOVER is answered in milliseconds; this long without an answer is silence.
 const SILENCE: Duration = Duration::from_secs(5);
 

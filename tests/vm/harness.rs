@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Firmware to its first DISCOVER; about 3 s on an idle machine.
-const DISCOVERS_WITHIN: Duration = Duration::from_secs(60);
+const DISCOVERS_WITHIN: Duration = Duration::from_secs(120);
 
 fn firmware_asks(name: &str, network: &Network, mut wire: Wire) -> Result<()> {
     let lab = Run::new(name)?;

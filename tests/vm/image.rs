@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Firmware and kernel to the screen; about 8 s on an idle machine.
-const SCREEN_WITHIN: Duration = Duration::from_secs(120);
-const OFF_WITHIN: Duration = Duration::from_secs(60);
+const SCREEN_WITHIN: Duration = Duration::from_secs(300);
+const OFF_WITHIN: Duration = Duration::from_secs(120);
 /// After "preparing the disk": in front of the growth, in the middle of it, in front of and after the first mount.
 const CUTS: [Duration; 3] = [Duration::from_millis(0), Duration::from_millis(150), Duration::from_millis(900)];
 /// What is left free at the disk's end: the second table, and up to 1 MiB for alignment.

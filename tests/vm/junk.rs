@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6, TcpStream, UdpSoc
 use std::time::{Duration, Instant};
 
 const NVME_PORT: u16 = 4420;
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 /// Lengths around what headers need: nothing, a cut head, a whole frame, more than any limit of ours.
 const LENGTHS: [usize; 6] = [0, 1, 7, 128, 1400, 100_000];
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Stop children, unmount, sync, off.
-const OFF_WITHIN: Duration = Duration::from_secs(60);
+const OFF_WITHIN: Duration = Duration::from_secs(120);
 
 #[test]
 fn what_was_acknowledged_survives_a_power_cut() -> Result<()> {

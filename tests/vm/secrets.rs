@@ -24,9 +24,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-const OFF_WITHIN: Duration = Duration::from_secs(60);
+const OFF_WITHIN: Duration = Duration::from_secs(120);
 /// Everything that a worker's system shows, under emulation.
-const SHOWN_WITHIN: Duration = Duration::from_secs(120);
+const SHOWN_WITHIN: Duration = Duration::from_secs(240);
 /// A change is an event in milliseconds; the programs that make and show them take seconds to start.
 const EVENTS_WITHIN: Duration = Duration::from_secs(120);
 const VIEWER: &str = "vera";

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 /// About 15 s on an idle machine.
-const CONTRACT_WITHIN: Duration = Duration::from_secs(180);
+const CONTRACT_WITHIN: Duration = Duration::from_secs(360);
 /// Power-on to the worker's system; about 10 s on an idle machine.
-const SYSTEM_WITHIN: Duration = Duration::from_secs(180);
+const SYSTEM_WITHIN: Duration = Duration::from_secs(360);
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// The parts of the module tree that these machines need; depmod sees to the rest.
 const MODULES: [&str; 12] = [

@@ -17,8 +17,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Power-on to serving; about 12 s on an idle machine, the rest is for loaded ones.
-const SERVES_WITHIN: Duration = Duration::from_secs(120);
-const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+const SERVES_WITHIN: Duration = Duration::from_secs(300);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(90);
 /// Silence is believed after this.
 const SILENCE: Duration = Duration::from_secs(2);
 const VLAN: u16 = 5;

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The checksum loop goes round this often before and after the appliance dies.
 const ROUNDS: u64 = 3;
 /// One round under emulation, with slack.
-const ROUNDS_WITHIN: Duration = Duration::from_secs(90);
+const ROUNDS_WITHIN: Duration = Duration::from_secs(180);
 /// Restart, reconnect back-off (10 s by default) and the rounds themselves.
 const RESUMES_WITHIN: Duration = Duration::from_secs(240);
 

@@ -13,7 +13,7 @@ const RING: [u64; 2] = [64, 128];
 /// Records that are there before anything is done to the writer.
 const SETTLED: u64 = 8;
 /// From the cut to the error: the kernel of a worker knocks again after its reconnect delay (5 s), and is then refused for good.
-const FAILS_WITHIN: Duration = Duration::from_secs(90);
+const FAILS_WITHIN: Duration = Duration::from_secs(180);
 
 /// How a writer ended.
 #[derive(Clone, Copy, Debug)]

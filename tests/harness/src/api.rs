@@ -8,8 +8,8 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const CONNECT_WITHIN: Duration = Duration::from_secs(15);
+const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// No answer of the API is longer.
 const MAX_ANSWER_OCTETS: u64 = 16 << 20;

@@ -28,7 +28,7 @@ pub const MEMORY_MIB: u32 = 256;
 /// The lab's disk: room for the master and a few clones (they share their blocks).
 pub const DISK_BYTES: u64 = 4 << 30;
 /// Power-on to serving; about 10 s on an idle machine, the rest is for loaded ones.
-pub const SERVES_WITHIN: Duration = Duration::from_secs(120);
+pub const SERVES_WITHIN: Duration = Duration::from_secs(300);
 
 const BOOT_MAC: MacAddr = MacAddr([0x52, 0x54, 0x00, 0x4b, 0x00, 0x01]);
 const UPLINK_MAC: MacAddr = MacAddr([0x52, 0x54, 0x00, 0x4b, 0x00, 0x02]);

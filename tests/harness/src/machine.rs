@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long QEMU may take to open its sockets.
-const START_WITHIN: Duration = Duration::from_secs(30);
+const START_WITHIN: Duration = Duration::from_secs(60);
 /// Enough of a frame for DHCP and HTTP heads; NVMe data would fill the disk.
 const CAPTURE_OCTETS: u32 = 2048;
 /// Debian's UEFI firmware: code, empty variables, package.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// QEMU answers its monitor at once unless it hangs.
-const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// A connection to one machine's monitor.
 pub struct Qmp {

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 /// Enough for Debian by switch_root; 512 MiB also works, closer to the edge.
 pub const MEMORY_MIB: u32 = 768;
 /// Power-on to the first report; about 10 s on an idle machine.
-pub const REPORTS_WITHIN: Duration = Duration::from_secs(120);
+pub const REPORTS_WITHIN: Duration = Duration::from_secs(300);
 /// Power-on to a login prompt; about 30 s on an idle machine, and three minutes beside four others.
 pub const LOGIN_WITHIN: Duration = Duration::from_secs(480);
 /// A shell command on a console under emulation.
-pub const SHELL_WITHIN: Duration = Duration::from_secs(60);
+pub const SHELL_WITHIN: Duration = Duration::from_secs(120);
 
 /// A read of one block over the network, under emulation, when the disk is there.
 const DISK_ANSWERS_WITHIN: Duration = Duration::from_secs(10);

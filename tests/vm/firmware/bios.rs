@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// What the script says to a machine without UEFI.
 const REFUSAL: &str = "this machine started in BIOS mode, where it can not prove who it is";
 /// A key to its echo.
-const ECHO_WITHIN: Duration = Duration::from_secs(10);
+const ECHO_WITHIN: Duration = Duration::from_secs(30);
 const CTRL_B: &[u8] = &[2];
 const PRESS_AGAIN: Duration = Duration::from_millis(500);
 

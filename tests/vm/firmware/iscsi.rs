@@ -20,11 +20,11 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Power-on to the first step; 5 to 15 s on an idle machine.
-const STARTS_WITHIN: Duration = Duration::from_secs(120);
+const STARTS_WITHIN: Duration = Duration::from_secs(300);
 /// From one step to the next under emulation, a busy machine beside it.
-const NEXT_WITHIN: Duration = Duration::from_secs(60);
+const NEXT_WITHIN: Duration = Duration::from_secs(120);
 /// A boot loader, a kernel and its initramfs from a disk over the network, under emulation.
-const BOOTS_WITHIN: Duration = Duration::from_secs(180);
+const BOOTS_WITHIN: Duration = Duration::from_secs(360);
 /// What the boot loader and the kernel in the disk need.
 const MEMORY_MIB: u32 = 512;
 

@@ -26,11 +26,11 @@ const MACHINE: u8 = 1;
 /// Enough for firmware, iPXE and the script.
 const MEMORY_MIB: u32 = 256;
 /// A program to its first words.
-const SAYS_WITHIN: Duration = Duration::from_secs(30);
+const SAYS_WITHIN: Duration = Duration::from_secs(90);
 /// Power-on to the boot script; 5 to 15 s on an idle machine.
-pub const SCRIPT_WITHIN: Duration = Duration::from_secs(120);
+pub const SCRIPT_WITHIN: Duration = Duration::from_secs(240);
 /// From what is on the console to what the daemon noted of it.
-const NOTED_WITHIN: Duration = Duration::from_secs(10);
+const NOTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A program that runs as long as this, and what it says.
 pub struct Program {

@@ -17,7 +17,7 @@ const FIRST_PORT: u16 = 3260;
 /// iPXE's numbers of disks begin here.
 const FIRST_DRIVE: u16 = 0x80;
 /// From its start until it takes orders.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 
 /// A running target with one disk.
 pub struct Portal {
