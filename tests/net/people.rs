@@ -63,7 +63,7 @@ fn sessions_survive_a_crash_and_no_secret_is_in_any_file_or_log() -> Result<()> 
     wait_for_api(&olga)?;
     ensure!(olga.get("/v1/whoami")?["name"] == "olga", "the session did not survive");
     ensure!(Api { token: token.clone(), ..olga.clone() }.get("/v1/devices").is_ok(), "nor the token");
-    let secret_of = |token: &str| token.rsplit_once('_').map(|(_, s)| s.to_owned()).unwrap_or_default();
+    let secret_of = |token: &str| token.splitn(3, '_').last().unwrap_or_default().to_owned();
     let mut secrets = vec![PASSWORD.to_owned()];
     secrets.extend([&token, &keyed, &olga.token, &admin.token].map(|t| t.get(17..).map_or_else(|| secret_of(t), str::to_owned)));
     let secrets: Vec<&str> = secrets.iter().map(String::as_str).collect();

@@ -134,8 +134,8 @@ fn use_secrets(appliance: &Appliance, needles: &mut Needles) -> Result<Api> {
     needles.add("the viewer's password", VIEWERS_PASSWORD.as_bytes())?;
     let mut token = |name: &str, answer: &Value| -> Result<String> {
         let token = answer.get("token").and_then(Value::as_str).with_context(|| format!("no token in {answer}"))?.to_owned();
-        // Before the last `_` stands its id, which is no secret.
-        needles.add(name, token.rsplit_once('_').map_or(token.as_str(), |(_, secret)| secret).as_bytes())?;
+        // `krt_ID_SECRET`: what is in front is no secret, and the secret itself may hold a `_`.
+        needles.add(name, token.splitn(3, '_').last().unwrap_or(&token).as_bytes())?;
         Ok(token)
     };
     token("the admin's session", &json!({ "token": api.token }))?;
